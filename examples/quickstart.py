@@ -21,10 +21,10 @@ for name in ("torchao", "torch.utils._pytree"):
     logging.getLogger(name).setLevel(logging.ERROR)
 
 import run_translation  # noqa: E402
+from number_names import english, german, write_corpus  # noqa: E402
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer  # noqa: E402
 
 from modeling_ode_transformer.text_files import read_lines  # noqa: E402
-from modeling_ode_transformer.training.smoke.number_names import english, german, write_corpus  # noqa: E402
 
 
 SIZES = {"train": 20_000, "validation": 500, "test": 1_000}

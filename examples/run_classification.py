@@ -19,8 +19,7 @@ models, each on a tenth of the examples not used for its training.
 `--seeds` trains one model for each seed. A single model is in `output_dir`; models of seeds and folds are in its
 subfolders `seed_S/fold_F`. Their accuracies (percent), mean and standard deviation are in `output_dir/runs.json`. The
 same command again keeps the finished models of `--seeds` and `--cross_validation`. As in the paper of CSAODE, Adam has
-L2 regularization (`--weight_decay`), and the learning rate falls exponentially after a linear warm-up. With `--smoke`,
-the whole run takes seconds, with tiny sizes.
+L2 regularization (`--weight_decay`), and the learning rate falls exponentially after a linear warm-up.
 """
 
 from modeling_ode_transformer.training.run import run, run_process

@@ -2,7 +2,6 @@
 """Train, evaluate and run a model that corrects grammatical errors, on the BEA-2019 data and others like it.
 
     python run_gec.py recipes/bea2019_gec_base.json --output_dir out
-    python run_gec.py recipes/bea2019_gec_base.json --smoke
 
 A recipe is a JSON file of arguments; later arguments on the command line override it. Text and outputs are tokenized,
 with a space between tokens (longer white space is read as one space). File names determine the kind of a file (each

@@ -27,7 +27,7 @@ divide by ln 2 and the bytes of the text, each line's end one. Evaluation runs i
 (float32), even with `--bf16` or `--fp16`.
 
 A run started again with the same `--output_dir` continues from its last checkpoint. `output_dir` receives the model,
-the tokenizer and the metrics (`all_results.json`). With `--smoke`, the whole run takes seconds, with tiny sizes.
+the tokenizer and the metrics (`all_results.json`).
 """
 
 from modeling_ode_transformer.training.run import run, run_process

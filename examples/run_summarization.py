@@ -13,8 +13,7 @@ A recipe is a JSON file of arguments; later arguments on the command line overri
 and likewise for validation and test; `--article_column` and `--summary_column` name other keys. Articles are cut after
 `--max_source_length` tokens. A run started again with the same `--output_dir` continues from its last checkpoint.
 `output_dir` receives the model, the tokenizer, a generation configuration with the requested beam search, the metrics
-(`all_results.json`) and the predictions, one summary per line. With `--smoke`, the whole run takes seconds, with tiny
-sizes.
+(`all_results.json`) and the predictions, one summary per line.
 
 **Sentences.** Line ends in articles and summaries become spaces: models and tokenizers read one line and write one.
 ROUGE-L of summaries (`rougeLsum`) needs sentence ends. As in the papers, outputs and references are split at each

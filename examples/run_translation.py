@@ -14,8 +14,7 @@ A recipe is a JSON file of arguments; later arguments on the command line overri
 
 and likewise for validation and test; every file may be gzipped (`.gz`). A run started again with the same
 `--output_dir` continues from its last checkpoint. `output_dir` receives the model, the tokenizer, a generation
-configuration with the requested beam search, the metrics (`all_results.json`) and the predictions. With `--smoke`, the
-whole run takes seconds, with tiny sizes.
+configuration with the requested beam search, the metrics (`all_results.json`) and the predictions.
 
 Scores are sacreBLEU's BLEU (`bleu`) and chrF, with their signatures. `--bleu_moses_language de` adds `tokenized_bleu`
 and `compound_split_bleu`, the BLEU of older papers. `docs/recipes.md` lists the recipes and the papers' results.

@@ -15,25 +15,10 @@ def check_distinct(paths: Sequence[str | Path]) -> None:
         raise ValueError(f"{', '.join(repeated)} is given twice: give each checkpoint once.")
 
 
-def different_names(first: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
-    return sorted(name for name in first.keys() | other if first.get(name) != other.get(name))
-
-
-def check_same_parameters(first_path: Any, first: Mapping[str, Any], path: Any, other: Mapping[str, Any]) -> None:
-    """Raises a ValueError that names both paths if names of parameters differ, or their descriptions (shape or more)
-    in `first` and `other`."""
-    if differing := different_names(first, other):
-        name = differing[0]
-        raise ValueError(
-            f"{first_path} and {path} cannot be averaged: they differ in {len(differing)} parameters. The first is "
-            f"{name}, with the shapes {first.get(name)} and {other.get(name)} (None: missing)."
-        )
-
-
-def check_same_configuration(first_path: Any, first: Mapping[str, Any], path: Any, other: Mapping[str, Any]) -> None:
-    """Raises a ValueError that names both paths and the fields if two configurations differ."""
-    if differing := different_names(first, other):
-        values = ", ".join(f"{name} ({first.get(name)!r} and {other.get(name)!r})" for name in differing)
+def check_same(first_path: Any, first: Mapping[str, Any], path: Any, other: Mapping[str, Any]) -> None:
+    """Raises a ValueError that names both paths and the keys if two mappings differ."""
+    if differing := sorted(name for name in first.keys() | other if first.get(name) != other.get(name)):
+        values = ", ".join(f"{name} ({first.get(name)!r} and {other.get(name)!r})" for name in differing[:8])
         raise ValueError(f"{first_path} and {path} cannot be averaged: they differ in {values}.")
 
 
@@ -53,7 +38,7 @@ class TensorMean:
         """
         if self.paths:
             shapes = [{name: tuple(value.shape) for name, value in each.items()} for each in (self.totals, tensors)]
-            check_same_parameters(self.paths[0], shapes[0], path, shapes[1])
+            check_same(self.paths[0], shapes[0], path, shapes[1])
         for name, tensor in tensors.items():
             if tensor.is_floating_point():
                 tensor = tensor.to(torch.float64, copy=True)

@@ -196,7 +196,7 @@ for name in PREPARED:
     arg("folders", "output folder of one training run, or several model folders", nargs="+", type=Path),
     arg("--last", "number of last checkpoints of the training run to average; default: 5", type=int),
     arg("--output_dir", "folder to write; default: averaged_last_N in the folder of the run", type=Path),
-    arg("--overwrite", "replace an --output_dir that is not empty", action="store_true"),
+    arg("--overwrite", "delete an --output_dir that is not empty first", action="store_true"),
     IMPORT,
     needs_models=True,
 )

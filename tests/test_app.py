@@ -12,6 +12,7 @@ from xml.etree import ElementTree
 
 import app
 import httpx
+import number_names
 import numpy as np
 import pytest
 import torch
@@ -36,7 +37,6 @@ from modeling_ode_transformer import (
     OdeTransformerTokenizer,
     n_best,
 )
-from modeling_ode_transformer.training.smoke import number_names
 
 from .conftest import EXAMPLES, TINY, assert_close, build, randomize, tiny_config
 

@@ -13,6 +13,7 @@ import csa_ode
 import expected
 import gpu
 import memory
+import number_names
 import numpy as np
 import pytest
 import scaling
@@ -24,7 +25,6 @@ import verdict_seconds
 import wmt_data
 
 from modeling_ode_transformer import OdeTransformerForConditionalGeneration
-from modeling_ode_transformer.training.smoke import number_names
 
 from .conftest import tiny_config
 

@@ -5,6 +5,7 @@ import json
 import shutil
 
 import collect_runs
+import number_names
 import numpy as np
 import pytest
 import run_language_modeling
@@ -19,8 +20,15 @@ def runs(tmp_path_factory):
 
 
 def train(folder, overrides, *options, seed=1):
-    common = "--smoke --max_steps 2 --save_strategy steps --save_steps 1 --eval_strategy steps --eval_steps 1"
-    arguments = [*common.split(), "--output_dir", str(folder), "--config_overrides", overrides, "--seed", str(seed)]
+    sizes = "d_model=32,decoder_layers=1,decoder_attention_heads=2,decoder_ffn_dim=64"
+    common = "--max_steps 2 --save_strategy steps --save_steps 1 --eval_strategy steps --eval_steps 1 --use_cpu"
+    arguments = [*common.split(), "--output_dir", str(folder), "--config_overrides", f"{sizes},{overrides}"]
+    for split in ("train", "validation", "test"):
+        folder.parent.mkdir(exist_ok=True)
+        text = "".join(f"{number_names.english(number)}\n" for number in range(len(split), 300, 7))
+        (folder.parent / f"{split}.txt").write_text(text)
+        arguments += [f"--{split}_file", str(folder.parent / f"{split}.txt")]
+    arguments += ["--seed", str(seed), "--block_size", "16", "--per_device_train_batch_size", "4"]
     run_language_modeling.main(["--recipe", "ptb", *arguments, *options])
     return str(folder)
 

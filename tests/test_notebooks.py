@@ -5,8 +5,7 @@ import json
 from pathlib import Path
 
 import pytest
-
-from modeling_ode_transformer.training.smoke.number_names import english, german
+from number_names import english, german
 
 
 FOLDER = Path(__file__).parent.parent / "examples" / "notebooks"

@@ -9,6 +9,7 @@ import shutil
 import datasets
 import pytest
 import torch
+from number_names import english, german
 from transformers import (
     AutoModelForSeq2SeqLM,
     AutoTokenizer,
@@ -33,7 +34,6 @@ from modeling_ode_transformer import (
 )
 from modeling_ode_transformer.pipeline_ode_transformer import CUSTOM_PIPELINES, add_pipeline
 from modeling_ode_transformer.texts_ode_transformer import LINE_BREAKS, TARGET_TOKENIZER, TextGenerator
-from modeling_ode_transformer.training.smoke.number_names import english, german
 
 from .conftest import TINY, build, randomize, tiny_config
 from .processes import run_python

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from transformers.utils import logging
 
-from ..averaging import TensorMean, check_same_configuration
+from ..averaging import TensorMean, check_same
 from ..configuration_ode_transformer import OdeTransformerConfig
 from ..modeling_ode_transformer import OdeTransformerForConditionalGeneration
 from ..text_files import check_empty_folder
@@ -124,7 +124,7 @@ def average_fairseq_checkpoints(
         state_dict, args = load_fairseq_checkpoint(path, trust_file)
         mean.add(path, state_dict)
         loaded.append((args, make_configuration(state_dict, args).to_dict()))
-        check_same_configuration(paths[0], loaded[0][1], path, loaded[-1][1])
+        check_same(paths[0], loaded[0][1], path, loaded[-1][1])
     return mean.means(), loaded[0][0]
 
 

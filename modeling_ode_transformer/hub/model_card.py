@@ -247,7 +247,6 @@ def run_record(output_dir: str | Path, task: str | None = None) -> dict:
             "epochs": round(state["epoch"], 2) if state.get("epoch") else None,
             "processes": arguments.get("processes"),
             "averaged_checkpoints": data.get("average_last_checkpoints") or None,
-            "smoke": data.get("smoke") or None,
             "arguments": training_arguments(training),
         },
         "metrics": {},

@@ -1,8 +1,8 @@
 # Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
-"""The arguments that all tasks share, and how they are parsed: recipes, `--config_overrides`, `--smoke`."""
+"""The arguments that all tasks share, and how they are parsed: recipes and `--config_overrides`."""
 
 from argparse import SUPPRESS
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
@@ -10,19 +10,13 @@ from typing import Any, ClassVar, cast
 
 import torch
 from transformers import EarlyStoppingCallback, HfArgumentParser, TrainerCallback, TrainingArguments
-from transformers.integrations import get_reporting_integration_callbacks
 
 from ..options import check_ranges, declarations, option
 from ..own_schemes import import_schemes
-from ..text_files import parse_overrides, read_json
+from ..text_files import parse_overrides
 from .recipe_files import read_recipe, recipe_file, recipe_of
-from .smoke import SMOKE_VALUES
 
 
-# Values that only a GPU has, by argument.
-NEEDS_GPU = {"tf32": True, "fp16": True, "use_cpu": False}
-# Arguments of Trainer that the final evaluation cannot do with, by the only value that they may have.
-ONLY_VALUES = {"batch_eval_metrics": False, "eval_do_concat_batches": True, "prediction_loss_only": False}
 # What options that Trainer declares affect (`options.AFFECTS`), by patterns of their names; all others: the training.
 AFFECTED_BY_TRAINER = {
     "call": r"output_dir|resume_from_checkpoint|run_name|project|report_to|"
@@ -38,7 +32,7 @@ AFFECTED_BY_TRAINER = {
 # The ranges of Trainer's options.
 RANGES = {
     **{f"per_device_{split}_batch_size": {"least": 1} for split in ("train", "eval")},
-    **{name: {"least": 1} for name in ("max_steps", "gradient_accumulation_steps", "generation_num_beams")},
+    **{name: {"least": 1} for name in ("gradient_accumulation_steps", "generation_num_beams")},
     **{name: {"least": 0} for name in ("learning_rate", "weight_decay", "warmup_steps")},
     "label_smoothing_factor": {"least": 0, "below": 1},
     **{name: {"above": 0} for name in ("num_train_epochs", "eval_steps", "save_steps", "logging_steps")},
@@ -105,31 +99,15 @@ class BaseDataArguments:
     overwrite_output_dir: bool = option(
         "Start from scratch in an output_dir that is not empty; old checkpoints are deleted.", False, affects="call"
     )
-    smoke: bool = option(
-        "Try the whole run in seconds on a CPU, with tiny sizes in place of the recipe's. If the command "
-        "line names no data, examples are generated.",
-        False,
-    )
 
-    # Arguments that say where examples come from. The smoke variant of a recipe lacks its own.
-    SOURCES: ClassVar[tuple[str, ...]] = ("dataset_name", "dataset_config_name")
     # Pairs of groups of them: one given on the command line takes the place of a recipe's other group.
     ALTERNATIVES: ClassVar[tuple[tuple[set[str], set[str]], ...]] = ()
-    SMOKE_VALUES: ClassVar[Path] = SMOKE_VALUES
     # Some tasks have these as arguments; for others they are as here. Annotated, they would come first in --help.
     seeds = cross_validation = cast(Any, None)
     average_last_checkpoints = 0
 
     def __post_init__(self):
         check_ranges(vars(self), declarations(type(self)))
-
-    def check_early_stopping(self, args: TrainingArguments) -> None:
-        """Raises a ValueError if a training is to stop early, but nothing says by what, or when that is measured."""
-        needed = {"--metric_for_best_model": args.metric_for_best_model is None}
-        needed["--eval_strategy steps or epoch"] = args.eval_strategy == "no"
-        if self.early_stopping_patience is not None and args.do_train and any(needed.values()):
-            missing = " and ".join(name for name, is_missing in needed.items() if is_missing)
-            raise ValueError(f"--early_stopping_patience {self.early_stopping_patience} needs {missing}.")
 
     def callbacks(self) -> list[TrainerCallback]:
         """Those of `Trainer` that the arguments ask for."""
@@ -185,9 +163,9 @@ def parse_with_recipe(
     """Arguments from the command line, over those of a recipe: `--recipe NAME`, or a first argument that ends in
     `.json`.
 
-    The command line wins. Only its values of `MERGED` are merged over the recipe's, field by field; a dataset that it
-    names takes the place of the recipe's files, and sources that of their `ALTERNATIVES` there. With `--smoke` the
-    recipe is its `smoke_variant`. What the machine cannot do of a recipe's precision is left out.
+    The command line wins. Only its values of `MERGED` are merged over the recipe's, field by field; files or a dataset
+    that it names take the place of the recipe's (`without_replaced_files`). What the machine cannot do of a recipe's
+    precision is left out.
 
     Args:
         dataclass_types: The classes of the arguments.
@@ -198,32 +176,21 @@ def parse_with_recipe(
 
     Raises:
         ValueError: the recipe is not JSON, holds unknown arguments or gives one that runs code; there is no recipe of
-            that name; an argument has a value that it cannot have, or needs a GPU that is not there.
+            that name; an argument has a value that it cannot have.
         FileNotFoundError: there is no such file.
     """
     notes = [] if notes is None else notes
     declared = declarations(*dataclass_types)
     name, argv = recipe_of(argv)
-    recipe = {}
+    given, recipe = given_arguments(dataclass_types, argv), {}
     if name is not None:
         recipe = read_recipe(recipe_file(name), declared.keys())
-    given = given_arguments(dataclass_types, argv)
-    check_values(recipe | given, declared)
-    sources = {name for arguments in dataclass_types for name in getattr(arguments, "SOURCES", ())}
-    alternatives = [pair for arguments in dataclass_types for pair in getattr(arguments, "ALTERNATIVES", ())]
-    given_sources = {name: value for name, value in given.items() if name in sources}
-    files = {name for name, each in declared.items() if each.get("affects") == "files"} - {"dataset_name"}
-    recipe = without_superseded_sources(recipe, given_sources, alternatives, files)
-    if preset and name is None:
+        alternatives = [pair for each in dataclass_types for pair in getattr(each, "ALTERNATIVES", ())]
+        recipe = without_replaced_files(recipe, given, declared, alternatives)
+    check_ranges(recipe | given, {name: RANGES.get(name, {}) | own for name, own in declared.items()})
+    if name is None and preset:
         recipe, lines = preset(given)
-        notes += [] if given.get("smoke") else lines
-    if given.get("smoke"):
-        (smoke_values,) = {each.SMOKE_VALUES for each in dataclass_types if hasattr(each, "SMOKE_VALUES")}
-        if not recipe and not any(given.get(work) for work in WORKS):
-            raise ValueError(
-                "--smoke makes a recipe, or the preset of your data, small: give a recipe or training data."
-            )
-        recipe = smoke_variant(recipe, declared.keys(), sources, smoke_values)
+        notes += lines
     recipe = fit_device(recipe, given, notes)
     parser = HfArgumentParser(dataclass_types, add_help=False)
     parser.set_defaults(**recipe)
@@ -231,9 +198,6 @@ def parse_with_recipe(
     for arguments, name in product(parsed, MERGED):
         if overrides := getattr(arguments, name, None):
             setattr(arguments, name, parse_overrides(recipe.get(name)) | parse_overrides(overrides))
-    for arguments in parsed:
-        if check := getattr(arguments, "check_given", None):
-            check(given)
     return parsed
 
 
@@ -245,37 +209,41 @@ def given_arguments(dataclass_types: tuple[type, ...], argv: list[str]) -> dict[
     return vars(parser.parse_known_args(argv)[0])
 
 
+def without_replaced_files(
+    recipe: dict, given: dict, declared: Mapping[str, Mapping], alternatives: list[tuple[set[str], set[str]]]
+) -> dict:
+    """A recipe without the files, or the configuration of its dataset, in whose place the command line names others:
+    another dataset replaces all of them, and files those of their `ALTERNATIVES`."""
+    replaced = set()
+    if given.get("dataset_name") not in (None, recipe.get("dataset_name")):
+        replaced = {name for name, each in declared.items() if each.get("affects") == "files"}
+    for pair in alternatives:
+        for one, other in (pair, pair[::-1]):
+            replaced |= other if one & given.keys() else set()
+    return {name: value for name, value in recipe.items() if name not in replaced}
+
+
 def fit_device(recipe: dict, given: dict, notes: list[str]) -> dict:
     """A recipe, or a preset, with only that precision which the machine computes fast: bf16, fp16 and TF32 of a GPU,
     bf16 of some CPUs (`has_fast_bf16`).
 
     Args:
         recipe: Arguments by name.
-        given: Those of the command line, which are not touched.
+        given: Those of the command line, which are not touched; its fp16 takes the place of a recipe's bf16.
         notes: Gets a line about what is left out.
-
-    Raises:
-        ValueError: the command line asks for what only a GPU has, and there is none.
     """
-    if given.get("fp16"):
-        recipe = {name: value for name, value in recipe.items() if name != "bf16"}
     has_gpu = torch.accelerator.is_available()
-    if not has_gpu and (asked := [name for name, value in NEEDS_GPU.items() if given.get(name) is value]):
-        flags = " ".join(f"--{name} {NEEDS_GPU[name]}" for name in asked)
-        raise ValueError(f"{flags} needs a GPU, but no GPU was found. Leave it out to train on the CPU.")
     uses_gpu = has_gpu and not given.get("use_cpu", recipe.get("use_cpu"))
     is_cuda = uses_gpu and torch.cuda.is_available()
-    has_bf16 = has_fast_bf16() if not uses_gpu else not is_cuda or torch.cuda.is_bf16_supported(False)
+    has_bf16 = torch.cuda.is_bf16_supported(False) if is_cuda else uses_gpu or has_fast_bf16()
     can = {
-        "bf16": has_bf16,
+        "bf16": has_bf16 and not given.get("fp16"),
         "fp16": uses_gpu,
         "tf32": is_cuda and torch.cuda.get_device_capability() >= (8, 0),
     }
     left_out = [name for name, value in can.items() if recipe.get(name) and not value and name not in given]
     if left_out:
-        device = "the GPU" if uses_gpu else "the CPU" if has_gpu else "the CPU (no GPU found)"
-        kept = "bf16" if given.get("bf16", has_bf16 and recipe.get("bf16")) else "float32"
-        notes.append(f"Training on {device} in {kept}: it has no fast {' or '.join(left_out)}")
+        notes.append(f"Training on the {'GPU' if uses_gpu else 'CPU'} without {' and '.join(left_out)}")
     # Trainer takes bf16 on a CPU only if it is told of the CPU.
     cpu = {} if has_gpu else {"use_cpu": True}
     return cpu | {name: value for name, value in recipe.items() if name not in left_out}
@@ -291,83 +259,13 @@ def has_fast_bf16() -> bool:
     return can.get("amx_bf16", False) or (can.get("avx512_bf16", False) and "Intel" not in can.get("cpu_name", ""))
 
 
-def without_superseded_sources(
-    recipe: dict, given: dict, alternatives: list[tuple[set[str], set[str]]], files: set[str]
-) -> dict:
-    """A recipe without the sources of examples in whose place the command line gives others; `files` are the options
-    that name files, or the configuration of a dataset."""
-    superseded = set()
-    if "dataset_name" in given:
-        is_same = given["dataset_name"] == recipe.get("dataset_name")
-        superseded = files - ({"dataset_config_name"} if is_same else set())
-    for one, other in alternatives:
-        superseded |= (other if one & given.keys() else set()) | (one if other & given.keys() else set())
-    return {name: value for name, value in recipe.items() if name not in superseded - given.keys()}
-
-
-def smoke_variant(recipe: dict, known: Collection[str], sources: set[str], smoke_values: Path = SMOKE_VALUES) -> dict:
-    """A recipe with the sizes of a smoke run, without its data, and with another output folder.
-
-    Of its model it keeps everything but the sizes: solver, history, positions, dropout.
-
-    Args:
-        recipe: Arguments by name.
-        known: The arguments of the task; those of a smoke run that it lacks are left out.
-        sources: The arguments that say where examples come from.
-        smoke_values: The file that holds the sizes.
-    """
-    values = {name: value for name, value in read_json(smoke_values).items() if name in known}
-    values["config_overrides"] = parse_overrides(recipe.get("config_overrides")) | values["config_overrides"]
-    if "output_dir" in recipe:
-        values["output_dir"] = f"{recipe['output_dir']}_smoke"
-    if recipe.get("do_eval") is False:
-        values["eval_strategy"] = "no"
-    return recipe | dict.fromkeys(sources) | values
-
-
-def check_run(model_args: BaseModelArguments, data_args: BaseDataArguments, args: TrainingArguments) -> None:
-    """Checks what a call is to do.
-
-    Raises:
-        ValueError: there is nothing to do; a model is needed and there is none; the metrics would lack outputs; a
-            training is to stop early and nothing says by what; a logger is not installed, or the output folder is a
-            file.
-    """
-    check_output_dir(args)
+def check_run(model_args: BaseModelArguments, args: TrainingArguments) -> None:
+    """Raises a ValueError if a call is to do nothing, or needs a model and there is none."""
     if not (args.do_train or args.do_eval or args.do_predict):
         *names, last = (f"--{name}" for name in WORKS)
         raise ValueError(f"Nothing to do: give {', '.join(names)} or {last}.")
     if not args.do_train and not model_args.model_name_or_path:
         raise ValueError("Without --do_train there is no model to run: give --model_name_or_path.")
-    for name, value in ONLY_VALUES.items():
-        if getattr(args, name) != value:
-            raise ValueError(
-                f"--{name} {getattr(args, name)}: metrics are of all outputs of a split together: leave it out."
-            )
-    data_args.check_early_stopping(args)
-    check_loggers(args)
-
-
-def check_values(values: dict[str, Any], declared: Mapping[str, Mapping]) -> None:
-    """Raises a ValueError if a number, of the arguments by name, is out of its range."""
-    by_epochs = {"max_steps": -1}
-    values = {name: value for name, value in values.items() if by_epochs.get(name) != value}
-    check_ranges(values, {name: RANGES.get(name, {}) | dict(own) for name, own in declared.items()})
-
-
-def check_output_dir(args: TrainingArguments) -> None:
-    """Raises a ValueError if the output folder is a file."""
-    if Path(args.output_dir).exists() and not Path(args.output_dir).is_dir():
-        raise ValueError(f"--output_dir {args.output_dir} is a file: name a folder.")
-
-
-def check_loggers(args: TrainingArguments) -> None:
-    """Raises a ValueError if a logger of `report_to` is unknown or not installed."""
-    try:
-        for callback in get_reporting_integration_callbacks(args.report_to):
-            callback()
-    except (RuntimeError, ValueError, ImportError) as error:
-        raise ValueError(f"--report_to {' '.join(args.report_to)}: {error} Or give --report_to none.") from error
 
 
 def needed_splits(args: TrainingArguments) -> dict[str, bool]:

@@ -8,11 +8,10 @@ safetensors files are read, one tensor at a time; nothing is unpickled.
 """
 
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from fnmatch import fnmatch
+from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -20,7 +19,7 @@ from safetensors.torch import save_file
 from torch.distributed.checkpoint import FileSystemReader, load
 from transformers.utils import CONFIG_NAME, SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME
 
-from ..averaging import TensorMean, check_distinct, check_same_configuration, check_same_parameters
+from ..averaging import TensorMean, check_distinct, check_same
 from ..model_folders import shard_names
 from ..text_files import read_json
 from ..texts_ode_transformer import TARGET_TOKENIZER
@@ -31,7 +30,6 @@ from .checkpoints import (
     OUTPUTS,
     PROGRESS,
     TRAINER_STATE,
-    locked_folder,
     numbered_checkpoints,
     unusable_reason,
 )
@@ -42,42 +40,15 @@ from .records import ARGUMENTS, EVALUATION, RUNS
 NOT_COPIED = ("*.safetensors", "*.bin", "*.bin.*.json", "*.pt", "*.pth", TRAINER_STATE)
 NOT_COPIED += (PROGRESS, CHECKSUMS, LOCK, "latest", "zero_to_fp32.py")
 NOT_COPIED += (ARGUMENTS, EVALUATION, RUNS, "README.md", *OUTPUTS)
-# The folder in which accelerate writes the weights of a sharded model.
-SHARDED_WEIGHTS = "pytorch_model_fsdp_0"
+# The folder in which accelerate writes the weights of a model that FSDP2 shards, with this before their names.
+SHARDED_WEIGHTS, PREFIX = "pytorch_model_fsdp_0", "model."
 # Fields of a configuration that do not describe the model.
 PROVENANCE = {"transformers_version", "_name_or_path"}
 
 
-class ShardedWeights:
-    """The weights of a sharded FSDP2 checkpoint, with the interface of an open safetensors file."""
-
-    def __init__(self, folder: Path):
-        self.folder = folder
-        entries = FileSystemReader(folder).read_metadata().state_dict_metadata
-        # Accelerate nests them under this name.
-        self.entries = {name.removeprefix("model."): (name, entry) for name, entry in entries.items()}
-
-    def keys(self) -> list[str]:
-        return sorted(self.entries)
-
-    def metadata(self) -> dict[str, str]:
-        return {"format": "pt"}
-
-    def get_slice(self, name: str) -> SimpleNamespace:
-        """The description of a tensor, without reading it."""
-        entry = self.entries[name][1]
-        return SimpleNamespace(get_shape=lambda: list(entry.size), get_dtype=lambda: str(entry.properties.dtype))
-
-    def get_tensor(self, name: str) -> torch.Tensor:
-        key, entry = self.entries[name]
-        tensors = {key: torch.empty(entry.size, dtype=entry.properties.dtype)}
-        load(tensors, storage_reader=FileSystemReader(self.folder), no_dist=True)
-        return tensors[key]
-
-
 class SavedModel:
-    """A model folder: its configuration, and the tensors of its safetensors files or of a sharded checkpoint of FSDP2,
-    which are read when asked for.
+    """A model folder: its configuration, the names of the tensors in each safetensors file, and a function for each
+    tensor that reads it. A sharded checkpoint of FSDP2 is one file.
 
     Raises:
         FileNotFoundError: there is no such folder.
@@ -94,35 +65,44 @@ class SavedModel:
             raise ValueError(f"{folder} is not a model folder: it holds no {CONFIG_NAME}.")
         config = read_json(folder / CONFIG_NAME)
         self.config = {name: value for name, value in config.items() if name not in PROVENANCE}
-
-        self.files: dict[str, Any] = {}
+        self.files: dict[str, list[str]] = {}
+        self.read: dict[str, Callable[[], torch.Tensor]] = {}
         if (folder / SAFE_WEIGHTS_NAME).is_file():
-            filenames = [SAFE_WEIGHTS_NAME]
+            self.open_files([SAFE_WEIGHTS_NAME])
         elif (folder / SHARDED_WEIGHTS).is_dir():
-            filenames, self.files = [], {SAFE_WEIGHTS_NAME: ShardedWeights(folder / SHARDED_WEIGHTS)}
+            self.open_shards(folder / SHARDED_WEIGHTS)
         elif (folder / SAFE_WEIGHTS_INDEX_NAME).is_file():
-            filenames = shard_names(folder / SAFE_WEIGHTS_INDEX_NAME)
+            self.open_files(shard_names(folder / SAFE_WEIGHTS_INDEX_NAME))
         else:
             raise ValueError(
                 f"{folder} holds neither {SAFE_WEIGHTS_NAME} nor {SAFE_WEIGHTS_INDEX_NAME}; other formats cannot be "
                 "read. Open the model with transformers and save it again."
             )
-        for filename in filenames:
-            try:
-                self.files[filename] = safe_open(folder / filename, framework="pt")
-            except (FileNotFoundError, SafetensorError) as error:
-                raise self.half_written(f"{filename}: {error}") from error
-        self.file_of = {name: file for file in self.files.values() for name in file.keys()}
 
     def half_written(self, problem: str) -> ValueError:
         return ValueError(
             f"{self.folder} is half-written or damaged ({problem}): remove it, or give only the other checkpoints."
         )
 
-    def shapes(self) -> dict[str, str]:
-        """Returns the shape and dtype of every tensor, in words."""
-        slices = {name: file.get_slice(name) for name, file in self.file_of.items()}
-        return {name: f"{tuple(each.get_shape())} {each.get_dtype()}" for name, each in slices.items()}
+    def open_files(self, filenames: Sequence[str]) -> None:
+        for filename in filenames:
+            try:
+                file = safe_open(self.folder / filename, framework="pt")
+            except (FileNotFoundError, SafetensorError) as error:
+                raise self.half_written(f"{filename}: {error}") from error
+            self.files[filename] = list(file.keys())
+            self.read |= {name: partial(file.get_tensor, name) for name in file.keys()}
+
+    def open_shards(self, folder: Path) -> None:
+        entries = FileSystemReader(folder).read_metadata().state_dict_metadata
+
+        def read(key: str) -> torch.Tensor:
+            tensors = {key: torch.empty(entries[key].size, dtype=entries[key].properties.dtype)}
+            load(tensors, storage_reader=FileSystemReader(folder), no_dist=True)
+            return tensors[key]
+
+        self.read = {key.removeprefix(PREFIX): partial(read, key) for key in sorted(entries)}
+        self.files[SAFE_WEIGHTS_NAME] = list(self.read)
 
     def copy_files(self, folder: Path) -> None:
         """Copies everything but weights and training state: configurations, tokenizers, code."""
@@ -155,70 +135,44 @@ def last_checkpoints(folder: str | Path, last: int) -> list[Path]:
 def average_checkpoints(checkpoints: Sequence[str | Path], output_dir: str | Path, overwrite: bool = False) -> None:
     """Writes a model folder whose weights are the mean of those of `checkpoints`, for models of any architecture.
 
-    Every tensor is summed in float64 and written in its own dtype; integers must agree. The configurations,
-    tokenizers and code are those of the last checkpoint; the state of its training is left behind. The folder appears
-    when it is complete; after a kill, the same call cleans up and writes it.
+    Every tensor is summed in float64 and written in the dtype of the last checkpoint; integers must agree. The
+    configurations, tokenizers and code are those of the last checkpoint, and are written last; the state of its
+    training is left behind.
 
     Args:
         checkpoints: model folders with safetensors files, sharded or not.
         output_dir: the folder to write.
-        overwrite: replace an `output_dir` that is not empty, with everything in it.
+        overwrite: delete an `output_dir` that is not empty, with everything in it.
 
     Raises:
         FileNotFoundError: a checkpoint does not exist.
-        ValueError: a checkpoint is half-written or no model folder; names, shapes, dtypes, integers or configurations
-            differ; a value is not a number; or `output_dir` is not empty, is or holds a checkpoint, or is that of a
-            running training.
+        ValueError: a checkpoint is half-written or no model folder; names, shapes, integers or configurations differ;
+            a value is not a number; or `output_dir` is not empty, or is or holds a checkpoint.
     """
-    if not checkpoints:
-        raise ValueError("There are no checkpoints to average: give at least one.")
     paths, output_dir = [Path(path) for path in checkpoints], Path(output_dir).resolve()
-    temporary = output_dir.with_name(f".{output_dir.name}.averaging")
-    folder, replaced = temporary / output_dir.name, temporary / "replaced"
-    if replaced.exists() and not output_dir.exists():
-        replaced.rename(output_dir)  # a kill came between the two renames below
-    if temporary.exists():
-        shutil.rmtree(temporary)
     check_distinct(paths)
-    for path in (path.resolve() for path in paths):
-        if path.is_relative_to(output_dir) or output_dir.is_relative_to(path):
-            raise ValueError(
-                f"The output folder {output_dir} is, holds or is in the checkpoint {path}: choose another."
-            )
-    if output_dir.exists() and not output_dir.is_dir():
-        raise ValueError(f"The output folder {output_dir} is a file: choose another.")
     if output_dir.is_dir() and any(output_dir.iterdir()) and not overwrite:
         raise ValueError(f"The output folder {output_dir} is not empty: choose another, or give --overwrite.")
-    if held := numbered_checkpoints(output_dir):
+    held = [path for path in paths if path.resolve().is_relative_to(output_dir)] or numbered_checkpoints(output_dir)
+    if held:
         raise ValueError(
-            f"The output folder {output_dir} holds {held[-1].name} of a training, which --overwrite would delete: "
-            "choose another."
+            f"The output folder {output_dir} is or holds {held[-1]}, which --overwrite would delete: choose another."
         )
-    if output_dir.is_dir():
-        with locked_folder(output_dir):
-            pass  # no training is writing there
-
     models = [SavedModel(path) for path in paths]
     for model in models[1:]:
-        check_same_configuration(models[0].folder, models[0].config, model.folder, model.config)
-        check_same_parameters(models[0].folder, models[0].shapes(), model.folder, model.shapes())
-
-    folder.mkdir(parents=True)
-    try:
-        models[-1].copy_files(folder)
-        for filename, file in models[-1].files.items():
-            tensors = {}
-            for name in file.keys():
-                mean = TensorMean()
-                for model in models:
-                    tensor = model.file_of[name].get_tensor(name)
-                    mean.add(model.folder, {name: tensor})
-                tensors[name] = mean.means()[name].to(tensor.dtype)
-            save_file(tensors, folder / filename, metadata=file.metadata())
-        if output_dir.exists():
-            output_dir.rename(replaced)
-        folder.rename(output_dir)
-    finally:
-        if replaced.exists() and not output_dir.exists():
-            replaced.rename(output_dir)
-        shutil.rmtree(temporary)
+        check_same(models[0].folder, models[0].config, model.folder, model.config)
+        names = [dict.fromkeys(each.read, "a parameter") for each in (models[0], model)]
+        check_same(models[0].folder, names[0], model.folder, names[1])
+    if output_dir.is_dir():
+        shutil.rmtree(output_dir)
+    output_dir.mkdir(parents=True)
+    for filename, names in models[-1].files.items():
+        tensors = {}
+        for name in names:
+            mean = TensorMean()
+            for model in models:
+                tensor = model.read[name]()
+                mean.add(model.folder, {name: tensor})
+            tensors[name] = mean.means()[name].to(tensor.dtype)
+        save_file(tensors, output_dir / filename, metadata={"format": "pt"})
+    models[-1].copy_files(output_dir)

@@ -90,13 +90,10 @@ def delete(path: Path) -> None:
 
 
 def write_json(file: Path, values: dict, indent: int = 1, **options) -> None:
-    """Writes a JSON file, with options of `json.dumps`. A kill or a full disk leaves what was there. A link is
-    followed; a device or a pipe is written to directly."""
-    text, file = json.dumps(values, indent=indent, **options) + "\n", file.resolve()
-    unfinished = file if file.exists() and not file.is_file() else file.with_name(f"{TEMPORARY}{file.name}")
-    unfinished.write_text(text, encoding="utf-8")
-    if unfinished != file:
-        unfinished.replace(file)
+    """Writes a JSON file, with options of `json.dumps`. A kill or a full disk leaves what was there."""
+    unfinished = file.with_name(f"{TEMPORARY}{file.name}")
+    unfinished.write_text(json.dumps(values, indent=indent, **options) + "\n", encoding="utf-8")
+    unfinished.replace(file)
 
 
 def remove_checkpoint(checkpoint: Path) -> None:
@@ -229,11 +226,7 @@ def check_resumable(checkpoint: str | Path, config: PreTrainedConfig | None = No
 
 
 def complete_checkpoints(output_dir: str | Path) -> Iterator[Path]:
-    """Returns the usable `checkpoint-*` of a training run, newest first. Warns of unusable ones, and of files and
-    broken links with such names."""
-    for path in sorted(Path(output_dir).glob("*"), key=lambda path: path.name):
-        if CHECKPOINT.fullmatch(path.name) and not path.is_dir():
-            logger.warning("%s is left out: it is a file or a broken link, not a folder", path)
+    """Returns the usable `checkpoint-*` of a training run, newest first. Warns of unusable ones."""
     for path in reversed(numbered_checkpoints(output_dir)):
         if (reason := unusable_reason(path)) is None:
             yield path

@@ -1,7 +1,6 @@
 # Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
 """Examples from files and datasets: records, and pairs of texts, which are read one after the other."""
 
-import json
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
@@ -27,20 +26,9 @@ Corpora = Sequence[tuple[str, Callable[[], Iterable]]]
 
 
 def read_json_lines(path: str) -> Iterator:
-    """What a file has in its lines, JSON each.
-
-    Raises:
-        FileNotFoundError: there is no such file.
-        ValueError: a line is not JSON, or not text.
-    """
+    """What a file has in its lines, JSON each; ValueError if a line is not JSON."""
     for number, line in enumerate(iterate_lines(path), 1):
-        record = parse_json(line, f"{path}, line {number},")
-        try:
-            if "\\ud" in line.lower():
-                json.dumps(record, ensure_ascii=False).encode()
-        except UnicodeEncodeError as error:
-            raise ValueError(f"{path}, line {number}: a lone surrogate, which is not a character.") from error
-        yield record
+        yield parse_json(line, f"{path}, line {number},")
 
 
 def read_dataset(args: BaseDataArguments, split: str) -> datasets.Dataset:
@@ -63,14 +51,7 @@ def read_jsonl(path: str, columns: dict[str, str | None]) -> Iterator[Pair]:
 
 
 def read_parquet(path: str) -> Iterator[dict]:
-    """The rows of a parquet file.
-
-    Raises:
-        FileNotFoundError: there is no such file.
-        ValueError: it is another one.
-    """
-    if not Path(path).is_file():
-        raise FileNotFoundError(f"No file {path} (looked in {Path(path).parent.resolve()}).")
+    """The rows of a parquet file; ValueError if it is another one."""
     try:
         for batch in pyarrow.parquet.ParquetFile(path).iter_batches(1000):
             yield from batch.to_pylist()
@@ -82,13 +63,10 @@ def read_tsv(path: str) -> Iterator[Pair]:
     for number, line in enumerate(iterate_lines(path), 1):
         row = line.split("\t")
         if len(row) != 2:
-            advice = (
-                "Separate the two texts by a tab."
-                if len(row) == 1
-                else "Replace tabs within a text by spaces, or give .jsonl or one file per side "
-                "(--train_source_file, ...)."
+            raise ValueError(
+                f"{path}, line {number}: {len(row)} columns, expected source<TAB>target. Texts with tabs are given in "
+                ".jsonl, or in one file per side (--train_source_file, ...)."
             )
-            raise ValueError(f"{path}, line {number}: {len(row)} columns, expected source<TAB>target. {advice}")
         yield row[0], row[1]
 
 

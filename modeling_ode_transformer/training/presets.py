@@ -5,7 +5,6 @@ From 10,000 to 100,000 pairs the preset has the sizes, rates, batches and epochs
 1,000,000 on the paper's base model. The others lie around and between them.
 """
 
-import math
 from argparse import ArgumentParser
 from dataclasses import dataclass, field
 from itertools import islice
@@ -121,11 +120,12 @@ PRESETS = {
 OF_NEW_MODELS = ("config_overrides", "vocab_size", "tokenizer_options", "num_train_epochs")
 OF_NEW_MODELS += ("optim", "muon_learning_rate", "learning_rate")
 EVALUATION = ("eval_strategy", "eval_steps", "load_best_model_at_end", "metric_for_best_model")
-CHECKPOINTS = ("save_strategy", "save_steps", "save_total_limit", "load_best_model_at_end")
 # What the log tells of a preset.
 TOLD = ("d_model", "encoder_layers", "decoder_layers", "encoder_solver", "decoder_solver", "vocab_size")
 TOLD += ("max_tokens_per_batch", "per_device_train_batch_size", "num_train_epochs", "optim", "muon_learning_rate")
 NONE = "none"
+# What counts as the number of a pipe's examples.
+OF_A_PIPE = 10_000
 
 
 def preset_of(argv: list[str]) -> tuple[str | None, list[str]]:
@@ -158,40 +158,56 @@ def preset_values(task: Task, name: str | None, given: dict) -> tuple[dict, list
     is_training = has_data(data_args, "train") and given.get("do_train", not is_told)
     if name == NONE or not is_training:
         return {}, []
-    count = count_examples(task, data_args, presets[-1].least or 1)
-    fitting = [each for each in presets if count is not None and each.least <= count] or presets[:2]
-    chosen = presets[names.index(name)] if name else fitting[-1]
+    if name is None:
+        count = count_examples(task, data_args, presets[-1].least)
+        chosen = [each for each in presets if each.least <= count][-1]
+    else:
+        chosen = presets[names.index(name)]
     values = {**chosen.values, **task.preset_values}
     if "optim" in values and given.get("optim", "muon") != "muon" and "learning_rate" not in given:
         raise ValueError(
             f"--optim {given['optim']}: the preset's rates and epochs are for muon. Give --learning_rate, and perhaps "
             "--num_train_epochs, too."
         )
-    if given.get("model_name_or_path"):
-        values = {each: value for each, value in values.items() if each not in OF_NEW_MODELS}
-    elif given.get("config_name"):
-        values.pop("config_overrides", None)
-    values = fit_batches(values, data_args, given)
     has = {split: has_data(data_args, split) for split in ("validation", "test")}
-    values = fit_checkpoints(values, has["validation"] and given.get("do_eval") is not False, given)
     if not is_told:
         values |= {"do_train": True, "do_eval": has["validation"], "do_predict": has["test"]}
-    values = {each: value for each, value in values.items() if each not in given or each in MERGED}
-    return values, describe(chosen, presets, count, name, values, has["validation"])
+    is_evaluated = has["validation"] and given.get("do_eval") is not False
+    left_out = {*given} - {*MERGED} | unfit(given, is_evaluated)
+    # The last ones are kept beside the best one.
+    values["save_total_limit"] = given.get("average_last_checkpoints", 0) + 1
+    values = {each: value for each, value in values.items() if each not in left_out}
+    return values, describe(chosen, values, is_evaluated)
 
 
-def count_examples(task: Task, data_args: BaseDataArguments, most: int) -> int | None:
-    """The number of training examples, or of lines of a language model's text, counted up to `most`; None for those of
-    a pipe, which can be read only once."""
+def unfit(given: dict, is_evaluated: bool) -> set[str]:
+    """The arguments of a preset that do not go with those of the command line."""
+    found = set()
+    if given.get("model_name_or_path"):
+        found |= {*OF_NEW_MODELS}
+    elif given.get("config_name"):
+        found.add("config_overrides")
+    if "per_device_train_batch_size" in given or given.get("train_sampling_strategy") == "group_by_length":
+        found.add("max_tokens_per_batch")
+    if not is_evaluated:
+        found |= {*EVALUATION}
+    elif "no" in (given.get("eval_strategy"), given.get("save_strategy")):
+        found.add("load_best_model_at_end")
+    return found
+
+
+def count_examples(task: Task, data_args: BaseDataArguments, most: int) -> int:
+    """The number of training examples, or of lines of a language model's text, counted up to `most`; for a pipe, which
+    can be read only once, `OF_A_PIPE`."""
     if any(path.exists() and not (path.is_file() or path.is_dir()) for path in data_args.files("train")):
-        return None
+        return OF_A_PIPE
     examples = task.read_split(data_args, "train")
     return sum(1 for _ in islice(getattr(examples, "labels", examples) or (), most))
 
 
 def has_data(data_args: BaseDataArguments, split: str) -> bool:
     """Whether the arguments say where the examples of "train", "validation" or "test" come from."""
-    if any(vars(data_args).get(name) for name in data_args.SOURCES if name.startswith(f"{split}_")):
+    if data_args.files(split):
         return True
     if getattr(data_args, f"{split}_size", 0) or (split == "test" and data_args.cross_validation):
         return True
@@ -204,60 +220,12 @@ def has_data(data_args: BaseDataArguments, split: str) -> bool:
     return True
 
 
-def fit_batches(values: dict, data_args: BaseDataArguments, given: dict) -> dict:
-    """Adapts values to batches of sentences if the command line asks for these; otherwise makes batches hold the
-    longest text."""
-    if "max_tokens_per_batch" not in values:
-        return values
-    if "per_device_train_batch_size" in given or given.get("train_sampling_strategy") == "group_by_length":
-        return {name: value for name, value in values.items() if name != "max_tokens_per_batch"}
-    multiple = vars(data_args)["pad_to_multiple_of"] or 8  # on a GPU, in half precision
-    lengths = (getattr(data_args, f"max_{side}_length") for side in ("source", "target"))
-    padded = (math.ceil(length / multiple) * multiple for length in lengths)
-    return values | {"max_tokens_per_batch": max(values["max_tokens_per_batch"], *padded)}
-
-
-def fit_checkpoints(values: dict, is_evaluated: bool, given: dict) -> dict:
-    """Makes the values for evaluations and checkpoints agree with each other and the given ones."""
-    values = dict(values)
-    if "save_total_limit" in values:  # beside the best one
-        values["save_total_limit"] = given.get("average_last_checkpoints", 0) + 1
-    strategies = {name: given[name] for name in ("eval_strategy", "save_strategy") if name in given}
-    strategies = {name: getattr(strategy, "value", strategy) for name, strategy in strategies.items()}
-    asked = [strategy for strategy in strategies.values() if strategy in ("steps", "epoch")]
-    if "eval_steps" in given or "save_steps" in given:
-        asked.append("steps")
-        steps = given.get("save_steps", given.get("eval_steps"))
-        values |= {"eval_steps": steps, "save_steps": steps}
-    if asked:
-        values |= {"eval_strategy": asked[0], "save_strategy": asked[0]}
-    if len(set(asked)) > 1 or "best" in strategies.values():
-        values["load_best_model_at_end"] = False
-    if strategies.get("save_strategy") == "no":
-        values = {name: value for name, value in values.items() if name not in CHECKPOINTS}
-    if strategies.get("eval_strategy") == "no" or not is_evaluated:
-        values = {name: value for name, value in values.items() if name not in EVALUATION}
-    return values
-
-
-def describe(
-    chosen: Preset, presets: tuple[Preset, ...], count: int | None, name: str | None, values: dict, is_evaluated: bool
-) -> list[str]:
-    """Lines for the log: why a preset was chosen, and what it sets."""
-    following = presets[presets.index(chosen) + 1 :]
-    size = f"from {chosen.least:,}{f' to {following[0].least - 1:,}' if following else ' on'}"
-    if name:
-        reason = "asked for"
-    elif len(presets) == 1:
-        reason = "the only one for this task"
-    elif count is None:
-        reason = "since the examples of a pipe cannot be counted in advance"
-    else:
-        reason = f"for {count:,}{'' if following else ' or more'} training examples ({size})"
+def describe(chosen: Preset, values: dict, is_evaluated: bool) -> list[str]:
+    """Lines for the log: which preset was chosen, and what it sets."""
     known = {**values, **values.get("config_overrides", {})}
     listed = ", ".join(f"{option} {known[option]}" for option in TOLD if option in known)
     lines = [
-        f"Preset {chosen.name}, {reason}" + (f": {listed}" if listed else ""),
+        f"Preset {chosen.name} (from {chosen.least:,} training examples on)" + (f": {listed}" if listed else ""),
         f"Options override the preset; --preset {NONE} turns it off. All values are in arguments.json",
     ]
     if not is_evaluated:

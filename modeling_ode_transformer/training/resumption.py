@@ -137,9 +137,6 @@ class Progress(TrainerCallback):
         """Writes PROGRESS, the first file of a checkpoint. All processes call this together."""
         self.current, state = folder, self.state_dict()
         if self.trainer.args.should_save:
-            if not folder.is_dir() and (folder.is_file() or folder.is_symlink()):
-                logger.warning("Deleting %s: its name is needed for a checkpoint", folder)
-                folder.unlink()
             # The folder may be half-written by an earlier run; it counts as such until the end.
             for name in (CHECKSUMS, TRAINER_STATE):
                 (folder / name).unlink(missing_ok=True)

@@ -18,14 +18,13 @@ from typing import Any
 import torch
 import transformers
 from accelerate import PartialState
-from accelerate.utils import broadcast_object_list
 from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_state_dict
 from transformers import PreTrainedModel, Trainer, TrainingArguments, set_seed
 
 # Makes the Auto classes know the models.
 from .. import registration  # noqa: F401
 from ..errors import one_line_errors
-from .arguments import BaseDataArguments, BaseModelArguments, check_output_dir, needed_splits, parse_with_recipe
+from .arguments import BaseDataArguments, BaseModelArguments, needed_splits, parse_with_recipe
 from .average import average_checkpoints
 from .checkpoints import TEMPORARY, complete_checkpoints
 from .help import help_text
@@ -34,7 +33,7 @@ from .recipe_files import recipe_of
 from .records import PREFIXES, held_out
 from .run_folder import checkpoint_for_run, locked_run, note_metrics, note_run
 from .same_training import run_arguments
-from .seeds import check_other_models, earlier_results, finished_metrics, plan_models, write_results
+from .seeds import finished_metrics, plan_models, write_results
 from .task import Run, Task
 from .trainer import class_before_sharding
 from .watch import PlanCheck
@@ -87,7 +86,6 @@ def prepare(task: Task, argv: list[str]) -> dict[str, int]:
     data_args: Any
     model_args, data_args, args = parse_arguments(task, argv)
     set_up_logging(args)
-    check_output_dir(args)
     args.do_train = True
     args.do_eval |= bool(data_args.files("validation"))
     args.do_predict |= bool(data_args.files("test"))
@@ -124,14 +122,12 @@ def run_checked(
 ) -> dict:
     """`run` with checked arguments, in a locked folder."""
     runs = plan_runs(task, model_args, data_args, args)
-    make_smoke_data(task, data_args, args)
     given = read_examples(task, data_args, needed_splits(args))
-    earlier = earlier_results(args) if task.has_results else {}
     # Each run is copied, so that its model is freed before the next one is trained.
     measured = [run_model(replace(run, given=given)) if run.finished is None else run.finished for run in runs]
     if not task.has_results:
         return measured[0]
-    results = [{"seed": run.args.seed, "fold": run.fold} | earlier | metrics for run, metrics in zip(runs, measured)]
+    results = [{"seed": run.args.seed, "fold": run.fold} | metrics for run, metrics in zip(runs, measured)]
     return write_results(results, args)
 
 
@@ -144,10 +140,7 @@ def plan_runs(
         ValueError: an output folder holds files that the call must not replace, or another training.
         FileNotFoundError: the requested checkpoint does not exist.
     """
-    plan = plan_models(data_args, args)
-    if task.has_results:
-        check_other_models(plan, data_args, args)
-    runs = [Run(task, model_args, data_args, own, fold) for fold, own in plan]
+    runs = [Run(task, model_args, data_args, own, fold) for fold, own in plan_models(data_args, args)]
     for run in runs:
         run.arguments = run_arguments(task.name, model_args, data_args, run.args)
     for run in runs if data_args.seeds or data_args.cross_validation else []:
@@ -156,19 +149,6 @@ def plan_runs(
         if run.finished is None:
             run.checkpoint = checkpoint_for_run(run.arguments, run.args)
     return runs
-
-
-def make_smoke_data(task: Task, data_args: BaseDataArguments, args: TrainingArguments) -> None:
-    """In a smoke run that names no data, writes examples and points the arguments to them."""
-    if not data_args.smoke or any(getattr(data_args, name) for name in data_args.SOURCES):
-        return
-    folder = Path(args.output_dir) / "smoke_data"
-    values = [None]
-    if PartialState().is_main_process:
-        folder.mkdir(parents=True, exist_ok=True)
-        values = [task.write_smoke_data(folder)]
-    for name, value in broadcast_object_list(values)[0].items():
-        setattr(data_args, name, value)
 
 
 def read_examples(task: Task, data_args: BaseDataArguments, needed: dict[str, bool]) -> dict:
@@ -190,9 +170,7 @@ def run_model(run: Run) -> dict[str, float | str]:
     set_seed(run.args.seed)
     make(run)
     note_run(run.arguments, run.args)
-    metrics = run.task.measure_model(run)
-    if run.args.do_train:
-        metrics |= train(run, metrics)
+    metrics = train(run) if run.args.do_train else {}
     for split, prefix in PREFIXES.items():
         for name in run.splits if needed_splits(run.args)[split] else []:
             if name == split or name.startswith(f"{split}_"):
@@ -221,16 +199,15 @@ def make_tokenizers(run: Run) -> None:
     run.tokenizers = run.task.load_tokenizers(run, tokenizer) if tokenizer else run.task.make_tokenizers(run)
 
 
-def train(run: Run, metrics: dict) -> dict:
-    """Trains and saves the model of a run, and reports the training metrics together with the given ones."""
+def train(run: Run) -> dict:
+    """Trains and saves the model of a run, and reports the training metrics."""
     result = run.trainer.train(resume_from_checkpoint=run.checkpoint)
     if run.data_args.average_last_checkpoints:
         has_stopped_early = run.trainer.state.global_step < run.trainer.state.max_steps
         count = run.data_args.average_last_checkpoints
         run.trainer.take_if_better("the mean", lambda: load_average(run.model, run.args, count, has_stopped_early))
     run.trainer.save_model()
-    samples = {"train_samples": len(run.splits["train"])}
-    metrics = metrics | result.metrics | samples | run.task.measure_training(run, result.metrics)
+    metrics = result.metrics | {"train_samples": len(run.splits["train"])}
     report(run.trainer, "train", metrics)
     run.trainer.save_state()
     return metrics

@@ -60,7 +60,7 @@ def checkpoint_for_run(arguments: dict, args: TrainingArguments) -> str | None:
     """
     folder, asked, checkpoint = Path(args.output_dir), args.resume_from_checkpoint, None
     if not args.do_train:
-        check_evaluation(folder, arguments, measures=args.do_eval or args.do_predict)
+        check_evaluation(folder, arguments)
     elif arguments["data"]["overwrite_output_dir"]:
         check_deletion(folder, arguments["model"], asked)
     elif checkpoint := checkpoint_to_resume(folder, asked):
@@ -82,20 +82,14 @@ def is_own_folder(folder: Path, arguments: dict) -> bool:
     return Path(arguments["model"]["model_name_or_path"]).resolve() == folder.resolve()
 
 
-def check_evaluation(folder: Path, arguments: dict, measures: bool) -> None:
-    """Raises a ValueError if the folder has metrics of another model than that of `arguments`, or if its model was
+def check_evaluation(folder: Path, arguments: dict) -> None:
+    """Raises a ValueError if the folder has another trained model than that of `arguments`, or if its model was
     trained on examples that they hold out."""
     noted, model = noted_run(folder), arguments["model"]["model_name_or_path"]
     if not is_own_folder(folder, arguments):
         if (folder / ARGUMENTS).is_file():
             raise ValueError(
                 f"--output_dir {folder} holds another trained model and its metrics, not {model}: choose another."
-            )
-        different = model_differences(noted, arguments) if noted else ["no record of it"]
-        if measures and (folder / RESULTS).is_file() and different and not arguments["data"]["overwrite_output_dir"]:
-            raise ValueError(
-                f"--output_dir {folder} holds metrics of another model: this call has {'; '.join(different)}. Choose "
-                "another folder, or give --overwrite_output_dir to replace them."
             )
     elif any(held_out(arguments["data"], split) for split in PREFIXES):
         if different := differences(noted, arguments, "examples"):

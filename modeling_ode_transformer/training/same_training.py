@@ -32,8 +32,6 @@ MODELS = ("model_name_or_path", "config_name", "tokenizer_name", "target_tokeniz
 SOURCES = (*MODELS, "import_schemes", "word_vectors")
 # The files of a folder of MODELS that count.
 MODEL_FILES = ("config.json", "*.safetensors", "pytorch_model*.bin", "tokenizer*", "*.model", "target_tokenizer/*")
-# At most this many differences are told.
-MOST_TOLD = 8
 
 
 @lru_cache
@@ -172,12 +170,11 @@ def differences(noted: dict, asked: dict, *affected: str) -> list[str]:
         for split in (split for split in splits if split in both and splits[split] in affected):
             files = enumerate(run["files"][split], 1)
             values |= {f"{split} file {number}": ", ".join(map(str, file.values())) for number, file in files}
-    found = [
+    return [
         f"{name}={new.get(name)!r} in place of {old.get(name)!r}"
         for name in sorted(old.keys() | new.keys())
         if new.get(name) != old.get(name)
     ]
-    return found[:MOST_TOLD] + ([f"{len(found) - MOST_TOLD} more"] if len(found) > MOST_TOLD else [])
 
 
 def model_differences(noted: dict, asked: dict) -> list[str]:

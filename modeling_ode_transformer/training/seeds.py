@@ -42,27 +42,6 @@ def plan_models(data_args: BaseDataArguments, args: TrainingArguments) -> list[t
     return plan
 
 
-def check_other_models(
-    plan: list[tuple[int | None, TrainingArguments]], data_args: BaseDataArguments, args: TrainingArguments
-) -> None:
-    """Raises a ValueError if RUNS holds results that this call would not write again."""
-    file = Path(args.output_dir) / RUNS
-    if data_args.overwrite_output_dir or not file.is_file():
-        return
-    lost = read_json(file)["runs"]
-    if args.do_train:
-        planned = {(own.seed, fold) for fold, own in plan}
-        lost = [run for run in lost if (run["seed"], run["fold"]) not in planned]
-    elif len(lost) == 1 and (file.parent / RESULTS).is_file():
-        lost = []  # those of the model in the folder, which its record has, too
-    if lost:
-        seeds = " ".join(dict.fromkeys(str(run["seed"]) for run in lost))
-        raise ValueError(
-            f"{file} has results that this call would lose, of --seeds {seeds}: give all seeds and the same folds "
-            "(finished models are reused), choose another --output_dir, or give --overwrite_output_dir."
-        )
-
-
 def finished_metrics(arguments: dict, args: TrainingArguments) -> dict[str, float] | None:
     """The metrics of one of several models that an earlier call finished; None if it did not.
 
@@ -96,15 +75,6 @@ def finished_metrics(arguments: dict, args: TrainingArguments) -> dict[str, floa
     return metrics
 
 
-def earlier_results(args: TrainingArguments) -> dict:
-    """What is noted of the model that a call evaluates in its folder: its seed and its metrics."""
-    folder = Path(args.output_dir)
-    if args.do_train or not (folder / ARGUMENTS).is_file():
-        return {}
-    metrics = read_json(folder / RESULTS) if (folder / RESULTS).is_file() else {}
-    return {"seed": read_json(folder / ARGUMENTS)["training"]["seed"]} | metrics
-
-
 def summarize(runs: list[dict]) -> dict:
     """Mean and standard deviation (None for one seed) over seeds of what the runs measured, the mean over the folds of
     a seed first.
@@ -123,9 +93,9 @@ def summarize(runs: list[dict]) -> dict:
 
 
 def write_results(runs: list[dict], args: TrainingArguments) -> dict:
-    """Puts the metrics of the models and their summary into RUNS, logs the accuracies, and returns both."""
+    """Puts the metrics of trained models and their summary into RUNS, logs the accuracies, and returns both."""
     results: dict[str, Any] = {"runs": runs, "summary": summarize(runs)}
-    if args.should_save:
+    if args.should_save and args.do_train:
         write_json(Path(args.output_dir) / RUNS, results)
     for name in ("eval_accuracy", "predict_accuracy"):
         if name in results["summary"]:

@@ -45,7 +45,6 @@ class Run:
     model: PreTrainedModel | None = None
     splits: dict[str, datasets.Dataset] = field(default_factory=dict)
     trainer: Trainer | None = None
-    is_warned_of_empty: bool = False
 
     @property
     def tokenizer(self) -> PreTrainedTokenizerBase:
@@ -62,10 +61,6 @@ class Run:
         return Path(self.args.output_dir)
 
 
-def nothing(*args) -> dict:
-    return {}
-
-
 @dataclass(frozen=True)
 class Task:
     """What is special about a task, in the order in which the loop needs it.
@@ -74,8 +69,6 @@ class Task:
         name: The Hub's name of the task.
         model_arguments, data_arguments, training_arguments: Classes of the arguments on the command line.
         check_arguments: Takes the three; raises a ValueError before anything is written.
-        write_smoke_data: Takes a folder and writes generated examples into it, always the same ones; returns the data
-            arguments that read them, by name.
         read_split: Takes data arguments and "train", "validation" or "test"; returns examples in the order of their
             file, or by name those of several files, each with metrics of its own.
         choose_examples: Takes a run; returns the examples of each split, where they are not as they were read.
@@ -84,8 +77,6 @@ class Task:
         load_model: Takes a run; opens the model's checkpoint or makes a new model, and logs its size.
         encode: Takes a run and a split; returns the dataset that `Trainer` works on.
         make_trainer: Takes a run.
-        measure_model: Takes a run; returns what is reported about the model itself.
-        measure_training: Takes a run and the metrics of `Trainer`; returns what is reported beside these.
         evaluate: Takes a run, a split (or one of its sets, "validation_NAME") and the prefix of its metrics; writes
             outputs, if there are any, and returns the metrics. Not by `Trainer.evaluate`, whose callbacks look for the
             metric of the best model in every split.
@@ -102,7 +93,6 @@ class Task:
     data_arguments: type[BaseDataArguments]
     training_arguments: type[TrainingArguments]
     check_arguments: Callable[[Any, Any, Any], None]
-    write_smoke_data: Callable[[Path], dict]
     read_split: Callable[[Any, str], Any]
     make_tokenizers: Callable[[Run], tuple[PreTrainedTokenizerBase, ...]]
     load_tokenizers: Callable[[Run, str], tuple[PreTrainedTokenizerBase, ...]]
@@ -111,8 +101,6 @@ class Task:
     make_trainer: Callable[[Run], Trainer]
     evaluate: Callable[[Run, str, str], dict]
     choose_examples: Callable[[Run], dict[str, Any]] = lambda run: run.given
-    measure_model: Callable[[Run], dict] = nothing
-    measure_training: Callable[[Run, dict], dict] = nothing
     score: Callable[[list[str], datasets.Dataset, Any, str], dict[str, float | str]] | None = None
     has_results: bool = False
     presets: str = "seq2seq"

@@ -49,7 +49,6 @@ from .resumption import ResumableTrainerMixin, ResumableTrainingArguments
 from .samplers import TokenBudgetBatchSampler, pair_lengths
 from .streams import TokenBudgetStream
 from .subword_dropout import RecutPairs, SubwordDropout
-from .watch import CoefficientWatch
 from .weight_ema import WeightEma, load_weight_ema
 
 
@@ -176,7 +175,6 @@ class TokenTrainerMixin(ResumableTrainerMixin):
         self._finds_parts = False
         self._update, self._update_batches = -1, []
         self._generates = False
-        self._coefficient_watch = CoefficientWatch()
         if self.args.weight_ema:
             if self.is_deepspeed_enabled:
                 raise ValueError(f"--weight_ema {self.args.weight_ema} cannot be used with DeepSpeed: leave it out.")
@@ -313,16 +311,10 @@ class TokenTrainerMixin(ResumableTrainerMixin):
     def evaluation_loop(self, *args, metric_key_prefix="eval", **kwargs):
         self.loss_sums: list[torch.Tensor] = []
         self.evaluated_prefix = metric_key_prefix
-        recording = nullcontext(dict)
-        if self.args.log_coefficients or (self.is_in_train and not self.args.torch_compile):
-            recording = mean_coefficients(self.model, is_left_out=lambda: self._generates)
-        with recording as coefficients:
+        is_recorded = self.args.log_coefficients
+        with mean_coefficients(self.model, lambda: self._generates) if is_recorded else nullcontext(dict) as means:
             output = super().evaluation_loop(*args, metric_key_prefix=metric_key_prefix, **kwargs)
-        means = coefficients()
-        if self.is_in_train:
-            self._coefficient_watch.look(means, self.state.epoch or 0.0)
-        if self.args.log_coefficients:
-            output.metrics.update({f"{metric_key_prefix}_coefficient_{name}": mean for name, mean in means.items()})
+        output.metrics.update({f"{metric_key_prefix}_coefficient_{name}": mean for name, mean in means().items()})
         sums = torch.stack(self.loss_sums or [torch.zeros(3)]).cpu().double().sum(0)
         loss, nll, tokens = sums.tolist()
         if tokens:

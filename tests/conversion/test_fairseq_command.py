@@ -146,8 +146,8 @@ def test_several_checkpoints_are_averaged(files):
     [
         (SHARED, {"enc_calculate_num": 4, "rk_type": "standard"}, r"encoder_coefficients \('gate' and 'fixed'\)"),
         (SHARED, {"encoder_attention_heads": 2}, r"encoder_attention_heads \(4 and 2\)"),
-        (SEPARATE, {}, r"1 parameters. The first is decoder.embed_out, with the shapes None and \(60, 32\)"),
-        ("rk2_learnable_i_plain", {}, r"first .*history"),
+        (SEPARATE, {}, r"decoder.embed_out \(None and \(60, 32\)\)"),
+        ("rk2_learnable_i_plain", {}, "history"),
     ],
 )
 def test_checkpoints_of_different_models_are_not_averaged(name, changed_args, message, files):

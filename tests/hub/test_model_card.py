@@ -36,7 +36,7 @@ RESULTS = {
 }
 ARGUMENTS = {
     "task": "translation",
-    "data": {"train_source_file": "/home/me/train.en.gz", "train_target_file": "/home/me/train.de.gz", "smoke": False}
+    "data": {"train_source_file": "/home/me/train.en.gz", "train_target_file": "/home/me/train.de.gz"}
     | {"max_source_length": 128, "max_target_length": 96},
     "training": {"learning_rate": 0.002, "max_tokens_per_batch": 4096, "per_device_train_batch_size": 8, "seed": 3}
     | {"max_grad_norm": 0.0, "bf16": False, "metric_for_best_model": "None", "hub_token": "<HUB_TOKEN>"},
@@ -370,12 +370,6 @@ def test_a_task_that_the_model_cannot_have_is_refused(run, tmp_path):
     for folder, task in (("base", "text-classification"), ("run", "text-generation")):
         with pytest.raises(ValueError, match=r"whose task cannot be|Unrecognized configuration class"):
             run_record(tmp_path / folder, task)
-
-
-def test_a_smoke_run_is_presented_as_such(run):
-    (run / "arguments.json").write_text(json.dumps(ARGUMENTS | {"data": {"smoke": True}}))
-    assert "**A smoke run**" in card_of(run).content
-    assert "smoke" not in model_card(run_record(run) | {"card": {"repo_id": "m"}}).data.to_yaml()
 
 
 def test_every_card_has_its_record():

@@ -9,6 +9,7 @@ import types
 from pathlib import Path
 
 import huggingface_hub
+import number_names
 import pytest
 import run_classification
 import run_translation
@@ -38,7 +39,6 @@ from modeling_ode_transformer.pipeline_ode_transformer import add_pipeline
 from modeling_ode_transformer.text_files import read_json
 from modeling_ode_transformer.training.checkpoints import LOCK, TEMPORARY
 from modeling_ode_transformer.training.resumption import ResumableTrainerMixin
-from modeling_ode_transformer.training.smoke import number_names
 from modeling_ode_transformer.training.trainer import TokenSeq2SeqTrainer, TokenSeq2SeqTrainingArguments
 
 from ..conftest import build, randomize, tiny_config
@@ -217,9 +217,10 @@ def test_a_classifier_from_its_training_to_the_example_of_its_card(solver, is_pa
     """Of sentences or of pairs: the files, the check, which sees another label, and the card's code without the
     package."""
     (tmp_path / "pairs.jsonl").write_text("".join(f"{json.dumps(pair)}\n" for pair in PAIRS))
-    arguments = ["--smoke", "--do_train", "--do_predict", "--max_steps", "1", "--test_size", "0.4"]
+    arguments = "--do_train --do_predict --max_steps 1 --test_size 0.4 --use_cpu --preset none".split()
     arguments += ["--train_file", str(tmp_path / "pairs.jsonl"), "--output_dir", str(tmp_path / "run")]
-    arguments += ["--config_overrides", f"solver={solver}", *(["--text_pair_column", "text_pair"] if is_pair else [])]
+    arguments += ["--config_overrides", f"embedding_size=16,hidden_size=16,solver={solver}", "--report_to", "none"]
+    arguments += ["--text_pair_column", "text_pair"] if is_pair else []
     run_classification.main(arguments)
     folder = tmp_path / "me" / "model"
     publish(tmp_path / "run", CARD, folder=folder, dry_run=True)

@@ -12,6 +12,7 @@ import httpx
 import pytest
 import torch
 import uvicorn
+from number_names import english
 from transformers import GenerationConfig
 
 from modeling_ode_transformer import OdeTransformerForConditionalGeneration, OdeTransformerTokenizer, cli
@@ -23,7 +24,6 @@ from modeling_ode_transformer.inference.serve import (
     make_app,
 )
 from modeling_ode_transformer.texts_ode_transformer import TextTooLong
-from modeling_ode_transformer.training.smoke.number_names import english
 
 from ..conftest import EXAMPLES, TINY, randomize, tiny_config
 

@@ -1,10 +1,9 @@
 # Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
 """Generated pairs, and a translation model trained on them."""
 
+import number_names
 import pytest
 import run_translation
-
-from modeling_ode_transformer.training.smoke import number_names
 
 from .runs import SIZES, arguments
 

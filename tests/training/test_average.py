@@ -2,7 +2,6 @@
 """The mean of checkpoints, against numpy's mean of the same files; and what is not averaged."""
 
 import json
-import os
 import re
 import shutil
 from pathlib import Path
@@ -10,17 +9,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from filelock import FileLock
 from safetensors.torch import load_file, save_file
 from transformers import AutoModel, AutoModelForSeq2SeqLM, AutoTokenizer, M2M100Config, Trainer, TrainingArguments
 
 from modeling_ode_transformer import OdeTransformerForConditionalGeneration, OdeTransformerTokenizer, cli
 from modeling_ode_transformer.model_folders import open_model
-from modeling_ode_transformer.training import average as module
 from modeling_ode_transformer.training.average import average_checkpoints, last_checkpoints
-from modeling_ode_transformer.training.checkpoints import LOCK
 
-from ..conftest import TINY, files_of, killed_at_each_operation, randomize, tiny_config
+from ..conftest import TINY, randomize, tiny_config
 
 
 @pytest.fixture(scope="module")
@@ -141,7 +137,7 @@ def test_integers_are_kept_and_must_agree(tmp_path):
     add_tensors(folders[1], counts=torch.tensor([2**60, -3]), flags=torch.tensor([True, False]))
     with pytest.raises(ValueError, match=r"0 and .*1 cannot be averaged: their integers differ in counts"):
         average_checkpoints(folders, tmp_path / "other")
-    assert not (tmp_path / "other").exists()
+    assert not list((tmp_path / "other").glob("*"))
 
 
 def truncate(path: Path) -> None:
@@ -165,7 +161,7 @@ def change_json(path: Path, **fields) -> None:
         (lambda newest: change_json(newest / "config.json", dropout=0.5), r"they differ in dropout \(0.1 and 0.5\)"),
         (
             lambda newest: add_tensors(newest, extra=torch.zeros(2)),
-            r"they differ in 1 parameters. The first is extra, with the shapes None and \(2,\) F32",
+            r"they differ in extra \(None and 'a parameter'\)",
         ),
         (
             lambda newest: add_tensors(newest, **{"model.decoder.layer_norm.bias": torch.full((32,), torch.nan)}),
@@ -177,7 +173,7 @@ def test_what_cannot_be_averaged_is_named_and_nothing_is_written(spoil, message,
     spoil(run / "checkpoint-10")
     with pytest.raises(ValueError, match=message):
         cli.run(["average", str(run), "--last", "2", "--output_dir", str(tmp_path / "out")])
-    assert not (tmp_path / "out").exists()
+    assert not list((tmp_path / "out").glob("*"))
     cli.run(["average", str(run / "checkpoint-6"), str(run / "checkpoint-8"), "--output_dir", str(tmp_path / "out")])
     assert saved_tensors(tmp_path / "out").keys() == saved_tensors(run / "checkpoint-8").keys()
 
@@ -216,7 +212,11 @@ def test_an_index_that_names_files_outside_its_folder_is_refused(name, tmp_path)
         (["{run}/checkpoint-2", "{run}/checkpoint-4"], ValueError, "2 folders are given: add --output_dir"),
         (["{run}/checkpoint-2", "{run}/checkpoint-2", "--output_dir", "{run}/out"], ValueError, "given twice"),
         (["{run}", "--output_dir", "{full}"], ValueError, "full is not empty: choose another, or give --overwrite"),
-        (["{run}", "--output_dir", "{run}", "--overwrite"], ValueError, "is, holds or is in .*checkpoint-2"),
+        (
+            ["{run}", "--output_dir", "{run}", "--overwrite"],
+            ValueError,
+            "is or holds .*checkpoint-10, which --overwrite would delete",
+        ),
     ],
 )
 def test_errors_name_the_value_and_the_fix(arguments, error, message, run, tmp_path):
@@ -239,77 +239,12 @@ def test_overwriting_replaces_the_whole_folder(run, tmp_path):
 
 
 def test_the_folder_of_another_training_is_not_replaced(run, tmp_path):
-    """Not one with checkpoints, nor one in which a training runs, in another process."""
     output = tmp_path / "out"
     (output / "checkpoint-3").mkdir(parents=True)
     argv = ["average", str(run), "--output_dir", str(output), "--overwrite"]
-    with pytest.raises(ValueError, match=r"out holds checkpoint-3 of a training.*choose another"):
+    with pytest.raises(ValueError, match=r"out is or holds .*checkpoint-3.*choose another"):
         cli.run(argv)
-    (output / "checkpoint-3").rename(output / "other")
-    with FileLock(output / LOCK), pytest.raises(ValueError, match=r"Another training is writing to .*out"):
-        cli.run(argv)
-    assert (output / "other").is_dir()
-    cli.run(argv)
-    assert not (output / "other").exists()
-
-
-def test_an_interruption_leaves_what_was_there(run, tmp_path, monkeypatch):
-    output = tmp_path / "out"
-    output.mkdir()
-    (output / "before").write_text("kept")
-
-    def interrupted(*args, **kwargs):
-        raise KeyboardInterrupt
-
-    def interrupted_rename(path, target, rename=Path.rename):
-        return rename(path, target) if "before" in os.listdir(path) else interrupted()
-
-    for target, name, replacement in ((module, "save_file", interrupted), (Path, "rename", interrupted_rename)):
-        with monkeypatch.context() as patch:
-            patch.setattr(target, name, replacement)
-            with pytest.raises(KeyboardInterrupt):
-                cli.run(["average", str(run), "--output_dir", str(output), "--overwrite"])
-        assert [path.name for path in output.iterdir()] == ["before"]
-        assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "run"]
-
-
-@pytest.mark.parametrize("exists", [False, True])
-def test_the_same_call_after_a_kill_at_any_moment_gives_the_same_files(exists, tmp_path, monkeypatch):
-    """What was there before is there until the average takes its place, or is brought back by the next call."""
-    folder = tmp_path / "run"
-    models = [save_random_model(folder / f"model_{i}", i) for i in range(2)]
-    if exists:
-        shutil.copytree(models[0], folder / "out")
-        (folder / "out" / "before").write_text("kept")
-
-    def save(tensors, path, metadata):
-        path.write_bytes(b"cut off")
-        save_file(tensors, path, metadata=metadata)
-
-    def call():
-        average_checkpoints(models, folder / "out", overwrite=True)
-
-    monkeypatch.setattr(module, "save_file", save)
-    whole = None
-    for number in killed_at_each_operation(call, folder):
-        left = files_of(folder / "out")
-        assert not left or "before" in left or whole is None or left == whole, number
-        call()
-        whole = whole or files_of(folder / "out")
-        assert files_of(folder / "out") == whole and len(whole) == 3, number
-        assert sorted(path.name for path in folder.iterdir()) == ["model_0", "model_1", "out"], number
-    assert files_of(folder / "out") == whole, "the unbroken run's"
-    expected = mean(models)
-    for name, value in saved_tensors(folder / "out").items():
-        assert np.array_equal(value, expected[name].astype(np.float32)), name
-
-
-def test_a_failing_call_after_a_kill_brings_back_what_was_there(tmp_path):
-    models = [save_random_model(tmp_path / f"model_{i}", i) for i in range(2)]
-    shutil.copytree(models[0], tmp_path / ".out.averaging" / "replaced")
-    with pytest.raises(FileNotFoundError, match="No folder"):
-        average_checkpoints([*models, tmp_path / "none"], tmp_path / "out", overwrite=True)
-    assert files_of(tmp_path / "out") == files_of(models[0])
+    assert (output / "checkpoint-3").is_dir()
 
 
 def test_an_output_folder_may_be_a_link(run, tmp_path):

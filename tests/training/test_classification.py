@@ -19,6 +19,8 @@ from modeling_ode_transformer.training.checkpoints import check_resumable
 from modeling_ode_transformer.training.recipe_files import RECIPES
 from modeling_ode_transformer.training.tasks import classification, classification_examples
 
+from .runs import SIZES, flags, losses
+
 
 MODEL = {"embedding_size": 8, "hidden_size": 8, "solver": "rk", "step_size": 0.5}
 WORDS = "who what where is was the a of ?".split()
@@ -42,8 +44,7 @@ def arguments(train, out, **values):
         "preset": "none",
         "do_predict": True,
     }
-    listed = ((name, value if isinstance(value, list) else [value]) for name, value in (defaults | values).items())
-    return [item for name, each in listed if each != [None] for item in (f"--{name}", *map(str, each))]
+    return flags(defaults | values)
 
 
 def write_lines(path, number, seed):
@@ -82,10 +83,6 @@ def test_accuracy_is_that_of_the_saved_models(run, files):
         assert metrics["predict_accuracy"] == pytest.approx(accuracies[-1]) and metrics["seed"] == seed
         assert metrics["predict_samples"] == 23 and metrics["train_samples"] == 60
         assert metrics["predict_function_evaluations"] == model.config.num_function_evaluations == 8
-        embeddings = model.get_input_embeddings().weight.numel()
-        assert metrics["parameters"] == sum(parameter.numel() for parameter in model.parameters())
-        assert metrics["parameters_without_embeddings"] == metrics["parameters"] - embeddings
-        assert metrics["train_seconds_per_epoch"] > 0
         assert model.config.id2label == {0: "zero", 1: "one", 2: "two"}
     summary = results["summary"]["predict_accuracy"]
     assert summary["mean"] == pytest.approx(statistics.fmean(accuracies))
@@ -148,8 +145,7 @@ def test_metrics_of_another_test_set_are_not_taken_for_a_seeds(files, tmp_path):
     options = {"test_file": files[1], "max_steps": 1}
     first = run_classification.main(arguments(files[0], tmp_path, **options, seeds=[1, 2]))["runs"]
     evaluation = {"model_name_or_path": tmp_path / "seed_1", "config_overrides": None, "do_train": None}
-    other = run_classification.main(arguments(None, tmp_path / "seed_1", **evaluation, test_file=files[0]))["runs"][0]
-    assert (other["seed"], other["predict_samples"]) == (1, 60)
+    run_classification.main(arguments(None, tmp_path / "seed_1", **evaluation, test_file=files[0]))
     with pytest.raises(
         ValueError, match=r"seed_1 was trained or evaluated .*: this call has test file 1='test.txt, .* in place"
     ):
@@ -228,7 +224,6 @@ def test_a_finished_model_stays_as_it_is(files, tmp_path):
         assert again["train_loss"] == pytest.approx(first["train_loss"])
         state = json.loads((tmp_path / "a" / "checkpoint-4" / "progress.json").read_text())
         assert again["train_runtime"] >= state["seconds"] > 0
-        assert again["train_seconds_per_epoch"] == again["train_runtime"] / again["epoch"]
     assert sorted(path.name for path in (tmp_path / "a").glob("checkpoint-*"))[-1] == "checkpoint-4"
 
     options |= {"do_eval": True, "validation_file": files[1], "eval_strategy": "steps", "eval_steps": 1}
@@ -240,34 +235,15 @@ def test_a_finished_model_stays_as_it_is(files, tmp_path):
         assert state["global_step"] == updates
 
 
-def test_results_of_other_seeds_are_not_lost(files, tmp_path):
-    options = {"test_file": files[1], "max_steps": 1}
-    run_classification.main(arguments(files[0], tmp_path, **options, seeds=[1, 2]))
-    for seeds in ([1], [3], None):
-        with pytest.raises(ValueError, match=r"runs.json has results that this call would lose, of --seeds "):
-            run_classification.main(arguments(files[0], tmp_path, **options, seeds=seeds))
-    results = run_classification.main(arguments(files[0], tmp_path, **options, seeds=[1, 2, 3]))
-    assert [run["seed"] for run in results["runs"]] == [1, 2, 3]
-    one = run_classification.main(arguments(files[0], tmp_path / "one", **options, seeds=[1]))
-    assert one["runs"][0]["predict_loss"] == results["runs"][0]["predict_loss"]
-    assert (tmp_path / "one" / "seed_1" / "model.safetensors").is_file()
-
-
-def test_evaluations_lose_no_results(run, files, tmp_path):
-    several = tmp_path / "several"
-    shutil.copytree(run[0], several)
-    options = {"test_file": files[1], "class_names": ["zero", "one", "two"], "config_overrides": None}
-    options |= {"model_name_or_path": several / "seed_3", "do_train": None}
-    with pytest.raises(ValueError, match=r"runs\.json has results that this call would lose, .* choose another"):
-        run_classification.main(arguments(None, several, **options))
-    assert (several / "runs.json").read_bytes() == (run[0] / "runs.json").read_bytes()
-
-    own = tmp_path / "own"
-    trained = run_classification.main(arguments(files[0], own, test_file=files[1], seed=3))["runs"][0]
-    options |= {"model_name_or_path": own, "class_names": None, "test_file": files[0]}
-    evaluated = run_classification.main(arguments(None, own, **options))["runs"][0]
+def test_an_evaluation_in_the_folder_of_its_model_keeps_the_metrics_of_the_training(files, tmp_path):
+    trained = run_classification.main(arguments(files[0], tmp_path, test_file=files[1], seed=3))["runs"][0]
+    options = {"model_name_or_path": tmp_path, "config_overrides": None, "do_train": None, "test_file": files[0]}
+    runs = (tmp_path / "runs.json").read_bytes()
+    evaluated = run_classification.main(arguments(None, tmp_path, **options))["runs"][0]
     assert evaluated["predict_samples"] == 60 and trained["predict_samples"] == 23
-    assert [evaluated[name] for name in ("seed", "train_loss")] == [3, trained["train_loss"]]
+    results = json.loads((tmp_path / "all_results.json").read_text())
+    assert (results["train_loss"], results["predict_samples"]) == (trained["train_loss"], 60)
+    assert (tmp_path / "runs.json").read_bytes() == runs
 
 
 def test_names_of_classes_go_by_the_order_of_numbers(tmp_path):
@@ -325,11 +301,9 @@ def test_evaluation_of_a_saved_model(run, files, tmp_path):
         assert measured["predict_accuracy"] == pytest.approx(100 * sum(right) / len(right))
     with pytest.raises(ValueError, match=r"seed_3 does not know the labels 3, only zero, one, two, 0, 1, 2\."):
         accuracy("other", test_file=tmp_path / "other.txt")
-    with pytest.raises(ValueError, match=r"--class_names two one zero: the classes of .*seed_3 are zero one two\."):
-        accuracy("misnamed", test_file=files[1], class_names=names[::-1])
 
 
-def test_labels_are_those_of_the_splits_that_are_used(tmp_path, caplog):
+def test_labels_are_those_of_the_splits_that_are_used(tmp_path):
     """As in GLUE, whose test sets have no labels."""
     (tmp_path / "data").mkdir()
     for split, labels in (("train", (0, 1)), ("validation", (0, 1, 2)), ("test", (-1,))):
@@ -344,7 +318,6 @@ def test_labels_are_those_of_the_splits_that_are_used(tmp_path, caplog):
         run_classification.main(arguments(None, tmp_path / out, **options, **values))
         config = AutoConfig.from_pretrained(tmp_path / out)
         assert list(config.id2label.values()) == config.dataset_labels == expected
-    assert "The labels 2 of the validation examples occur in no training example" in caplog.text
 
 
 def test_cross_validation_tests_every_example_once(files, tmp_path):
@@ -422,12 +395,6 @@ def test_pairs(tmp_path, suffix):
     assert classify({"text": "who is", "text_pair": "the ?"})["label"] in ("entailment", "neutral")
 
 
-def test_a_text_of_a_csv_file_may_go_on_after_its_closing_quote(tmp_path):
-    (tmp_path / "a.csv").write_text('text,label\n"so" what,1\n"a, b" ,0\n')
-    found = classification_examples.read_examples(str(tmp_path / "a.csv"), classification_examples.DataArguments())
-    assert (found.texts, found.labels) == (["so what", "a, b"], ["1", "0"])
-
-
 def test_the_learning_rate_rises_linearly_and_falls_exponentially(files, tmp_path):
     options = {"max_steps": 10, "warmup_steps": 4, "learning_rate": 0.01, "learning_rate_ratio": 0.01}
     run_classification.main(arguments(files[0], tmp_path, do_predict=None, **options))
@@ -486,16 +453,22 @@ def test_pre_trained_vectors_start_the_embeddings(files, tmp_path, caplog):
     assert "vectors.txt has no vector for 9 of 11 words" in caplog.text
 
 
-def test_smoke_run_of_the_recipe(tmp_path, monkeypatch):
-    """It learns whether a number's name has hundreds, without the recipe's data; its solver is the recipe's."""
-    monkeypatch.chdir(tmp_path)
-    recipe = RECIPES / "trec.json"
-    results = run_classification.main([str(recipe), "--smoke", "--disable_tqdm", "True"])
-    model = AutoModelForSequenceClassification.from_pretrained("trec_smoke")
+def test_the_recipe_learns(corpus, tmp_path):
+    """Whether a number's name is long, with small sizes; its solver is the recipe's."""
+    options = {"config_overrides": "embedding_size=16,hidden_size=16", "max_steps": 40, "learning_rate": 0.01}
+    options |= {"warmup_steps": 4, "per_device_train_batch_size": 32, "logging_steps": 4, "save_strategy": "no"}
+    options |= {"output_dir": tmp_path / "out", "use_cpu": True, "class_names": ["short", "long"]}
+    for split in SIZES:
+        lines = [
+            f"{int(len(line.split()) > 6)} {line}\n" for line in (corpus / f"{split}.en").read_text().splitlines()
+        ]
+        (tmp_path / f"{split}.txt").write_text("".join(lines))
+        options[f"{split}_file"] = tmp_path / f"{split}.txt"
+    results = run_classification.main([str(RECIPES / "trec.json"), *flags(options)])
+    model = AutoModelForSequenceClassification.from_pretrained(tmp_path / "out")
     assert (model.config.solver, model.config.hidden_size) == ("ark", 16)
-    history = json.loads(Path("trec_smoke/trainer_state.json").read_text())["log_history"]
-    losses = [entry["loss"] for entry in history if "loss" in entry]
-    assert losses[-1] < 0.8 * losses[0] and results["runs"][0]["predict_samples"] == 20
+    found = list(losses(tmp_path / "out").values())
+    assert found[-1] < 0.8 * found[0] and results["runs"][0]["predict_samples"] == SIZES["test"]
 
 
 def test_recipe_holds_the_numbers_of_the_paper(tmp_path):
@@ -518,7 +491,7 @@ BAD_FILES["open.csv"] = 'text,label\n"who is it,1\nwhat,0\n'
         ({"train_file": "{bad}/none.txt"}, FileNotFoundError, r"No file .*none\.txt"),
         ({"train_file": "{bad}/no_text.txt"}, ValueError, r"no_text\.txt, record 2 has no text or no label"),
         ({"train_file": "{bad}/columns.csv"}, ValueError, r"columns\.csv, record 1 lacks one of text, label"),
-        ({"train_file": "{bad}/open.csv"}, ValueError, r"open\.csv: unexpected end of data. A quote is not closed"),
+        ({"train_file": "{bad}/open.csv"}, ValueError, r"open\.csv: unexpected end of data. Quotes are closed"),
         ({"train_file": "{bad}/table.tsv"}, ValueError, r"table\.tsv: examples are in a \.txt .*, not '\.tsv'"),
         ({"text_pair_column": "b"}, ValueError, r"has no columns: --text_pair_column b needs a \.csv or \.jsonl"),
         ({}, ValueError, "No test examples: give --test_file or --dataset_name, or --test_size"),

@@ -14,14 +14,15 @@ from transformers import AutoTokenizer, pipeline
 
 from modeling_ode_transformer.metrics.gleu import gleu
 from modeling_ode_transformer.metrics.m2 import m2_score, read_m2
+from modeling_ode_transformer.options import declarations
 from modeling_ode_transformer.text_files import read_lines
 from modeling_ode_transformer.training.recipe_files import RECIPES
 from modeling_ode_transformer.training.run import parse_arguments, prepare
 from modeling_ode_transformer.training.same_training import data_note, differences
-from modeling_ode_transformer.training.smoke.sentences import write_corrections
 from modeling_ode_transformer.training.tasks import correction, seq2seq_texts
 
-from .runs import training_pairs
+from .runs import SMALL, flags, training_pairs
+from .sentences import write_corrections
 
 
 RECIPE = str(RECIPES / "bea2019_gec_base.json")
@@ -73,27 +74,31 @@ def read(split="train", **values):
     return training_pairs(pairs, args.cleaning) if split == "train" else pairs
 
 
-def smoke_arguments(output_dir):
-    """Of a smoke run of the recipe that learns to write sentences: without dropout, and not as short."""
-    values = "--smoke --config_overrides dropout=0,word_dropout=0,encoder_layers=1,decoder_layers=1"
-    values += " --max_steps 120 --save_steps 20 --eval_steps 60 --max_predict_samples 20 --max_eval_samples 20"
-    return [RECIPE, *values.split(), "--disable_tqdm", "True", "--output_dir", str(output_dir)]
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    """A folder of generated M2 files, with two annotators of the test file."""
+    folder = tmp_path_factory.mktemp("data")
+    write_corrections(folder, sizes={"train": 600, "test": 20}, annotators={"test": 2})
+    return folder
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory):
-    """Output folder and metrics of a smoke run."""
+def run(data, tmp_path_factory):
+    """Output folder and metrics of a small run of the recipe that learns to write sentences: without dropout."""
     output_dir = tmp_path_factory.mktemp("run") / "output"
-    return output_dir, run_gec.main(smoke_arguments(output_dir))
+    model = json.loads(SMALL["config_overrides"]) | {"dropout": 0, "word_dropout": 0}
+    options = SMALL | {"config_overrides": json.dumps(model)}
+    options |= {"max_steps": 120, "save_steps": 20, "eval_steps": 60, "max_train_samples": 300, "max_eval_samples": 20}
+    options |= {"train_file": data / "train.m2", "validation_file": data / "train.m2", "validation_share": 0.1}
+    options |= {"test_file": data / "test.m2", "output_dir": output_dir}
+    return output_dir, run_gec.main([RECIPE, *flags(options)])
 
 
 def predict(run, output_dir, **values):
-    """Metrics and outputs of a run that only predicts, with the model of the smoke run."""
+    """Metrics and outputs of a run that only predicts, with the model of the run."""
     options = {"model_name_or_path": run[0], "output_dir": output_dir, "do_predict": True, "use_cpu": True}
     options |= {"predict_with_generate": True, "num_beams": 2, "length_penalty": 0.6, "max_target_length": 64}
-    argv = []
-    for name, value in (options | {"report_to": "none", "disable_tqdm": True} | values).items():
-        argv += [f"--{name}", *map(str, value if isinstance(value, list) else [value])]
+    argv = flags(options | {"report_to": "none", "disable_tqdm": True} | values)
     return run_gec.main(argv), read_lines(output_dir / "generated_predictions.txt")
 
 
@@ -103,7 +108,7 @@ def test_files_of_the_command_line_are_added_to_those_of_a_recipe():
     asked = {"train_source_file": "more.txt", "train_reference_files": ["more.cor"], "test_reference_files": ["r"]}
     argv = "--train_source_file more.txt --train_reference_files more.cor --test_reference_files r --use_cpu True"
     _, data_args, _ = parse_arguments(correction.CORRECTION, [RECIPE, *argv.split()])
-    names = correction.DataArguments.SOURCES
+    names = [name for name, each in declarations(correction.DataArguments).items() if each.get("affects") == "files"]
     assert {name: getattr(data_args, name) for name in names} == {name: noted.get(name) for name in names} | asked
 
 
@@ -260,11 +265,11 @@ def test_errors_name_the_value_and_the_fix(split, values, error, message, tmp_pa
         read(split, **{name: filled(value) for name, value in values.items()})
 
 
-def test_scores_are_those_of_the_written_predictions(run):
+def test_scores_are_those_of_the_written_predictions(run, data):
     """In the order of the file, one line for each sentence, whatever their lengths; against both annotators."""
     output_dir, metrics = run
     predictions = read_lines(output_dir / "generated_predictions.txt")
-    sentences = read_m2(output_dir / "smoke_data" / "test.m2")
+    sentences = read_m2(data / "test.m2")
     assert len(predictions) == len(sentences) == metrics["predict_samples"] == 20
     assert {tuple(sentence.edits) for sentence in sentences} == {(0, 1)}
     expected = m2_score(predictions, sentences)
@@ -273,7 +278,7 @@ def test_scores_are_those_of_the_written_predictions(run):
     backwards = m2_score(predictions[::-1], sentences)
     assert backwards != expected
 
-    train_file = str(output_dir / "smoke_data" / "train.m2")
+    train_file = str(data / "train.m2")
     args = correction.DataArguments(validation_file=[train_file], validation_share=0.1)
     validation = correction.read_evaluated(args, "validation").annotations[:20]
     predictions = read_lines(output_dir / "validation_predictions.txt")
@@ -283,17 +288,17 @@ def test_scores_are_those_of_the_written_predictions(run):
     assert len([entry for entry in history if "eval_m2_f0.5" in entry]) == 2
 
 
-def test_the_folder_opens_as_a_pipeline(run):
+def test_the_folder_opens_as_a_pipeline(run, data):
     output_dir, _ = run
-    sources = [" ".join(sentence.tokens) for sentence in read_m2(output_dir / "smoke_data" / "test.m2")][:3]
+    sources = [" ".join(sentence.tokens) for sentence in read_m2(data / "test.m2")][:3]
     outputs = pipeline("text-correction", model=str(output_dir), trust_remote_code=True)(sources)
     predictions = read_lines(output_dir / "generated_predictions.txt")
     assert [output["corrected_text"] for output in outputs] == predictions[:3]
 
 
-def test_plain_text(run, tmp_path, caplog):
+def test_plain_text(run, data, tmp_path, caplog):
     """It is corrected as the same sentences in an M2 file are; without references it has no score and no loss."""
-    test_file = run[0] / "smoke_data" / "test.m2"
+    test_file = data / "test.m2"
     sentences = read_m2(test_file)
     sources = [" ".join(sentence.tokens) for sentence in sentences]
     references = [[" ".join(sentence.corrected(i)) for sentence in sentences] for i in (0, 1)]
@@ -321,9 +326,9 @@ def test_plain_text(run, tmp_path, caplog):
     )
 
 
-def test_errant(run, tmp_path, monkeypatch):
+def test_errant(run, data, tmp_path, monkeypatch):
     """Edits of the outputs are compared with the M2 file's. What it lacks stops a run before its training."""
-    test_file = run[0] / "smoke_data" / "test.m2"
+    test_file = data / "test.m2"
     gold = read_m2(test_file)
     monkeypatch.setattr(correction, "load_annotator", lambda: None)
     monkeypatch.setattr(correction, "annotate", lambda sources, texts: gold[: len(texts)])
@@ -336,7 +341,8 @@ def test_errant(run, tmp_path, monkeypatch):
 
     monkeypatch.setattr(correction, "load_annotator", no_model)
     with pytest.raises(OSError, match="spaCy has no model"):
-        run_gec.main([RECIPE, "--smoke", "--errant", "--output_dir", str(tmp_path / "train")])
+        options = {f"{split}_file": test_file for split in ("train", "validation", "test")} | {"errant": True}
+        run_gec.main([RECIPE, *flags(SMALL | options | {"output_dir": tmp_path / "train"})])
     assert not list((tmp_path / "train").glob("checkpoint-*"))
 
 

@@ -9,7 +9,6 @@ import run_language_modeling
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from modeling_ode_transformer import OdeTransformerConfig, OdeTransformerForConditionalGeneration
 from modeling_ode_transformer.hub.model_card import model_card, run_record
 from modeling_ode_transformer.training.losses import summed_divergence
 
@@ -127,27 +126,6 @@ def test_teachers_that_do_not_fit_are_refused(corpus, teacher, tmp_path):  # noq
     message = rf"--teacher {teacher} has another tokenizer \(18 tokens\) than the training model \(10 tokens, of .*"
     refused(message + f"give --tokenizer_name {teacher}", teacher=teacher, vocab_size=10)
 
-    larger = tmp_path / "larger"
-    model = AutoModelForCausalLM.from_pretrained(teacher)
-    model.resize_token_embeddings(24)
-    model.save_pretrained(larger)
-    AutoTokenizer.from_pretrained(teacher).save_pretrained(larger)
-    refused(f"--teacher {larger} predicts 24 tokens, but the training model 18", teacher=larger)
-
-    short = tmp_path / "short"
-    overrides = json.dumps(MODEL | {"position_embedding_type": "learned", "max_position_embeddings": 8})
-    run_language_modeling.main(arguments(corpus, short, config_overrides=overrides, block_size=8, max_steps=1))
-    refused(
-        f"longest train example has 16 tokens, but --teacher {short}'s max_position_embeddings is 8", teacher=short
-    )
-
-    pair = tmp_path / "pair"
-    sizes = {"d_model": 8, "encoder_layers": 1, "decoder_layers": 1, "encoder_ffn_dim": 8, "decoder_ffn_dim": 8}
-    sizes |= {"encoder_attention_heads": 1, "decoder_attention_heads": 1, "vocab_size": 18}
-    OdeTransformerForConditionalGeneration(OdeTransformerConfig(**sizes)).save_pretrained(pair)
-    refused(r"pair is an encoder-decoder \(ode_transformer\), and a language model is a decoder", teacher=pair)
-
-    refused("--teacher_weight 2.0 needs --teacher", teacher_weight=2)
     refused("--teacher_temperature 0.0 must be above 0", teacher=teacher, teacher_temperature=0)
 
     shutil.copytree(teacher, tmp_path / "whole" / "teacher")

@@ -9,14 +9,13 @@ import datasets
 import pyarrow.parquet
 import pytest
 import run_translation
+from number_names import write_corpus
 
 from modeling_ode_transformer import OdeTransformerTokenizer, cli
 from modeling_ode_transformer.text_files import read_lines
 from modeling_ode_transformer.training import preparation
 from modeling_ode_transformer.training.cleaning import Cleaning
 from modeling_ode_transformer.training.preparation import open_rows, prepare_once, prepared_folder, tokenizer_hash
-from modeling_ode_transformer.training.smoke.number_names import write_corpus
-from modeling_ode_transformer.training.smoke.sentences import write_articles, write_corrections
 from modeling_ode_transformer.training.tasks import seq2seq_texts, translation
 from modeling_ode_transformer.training.tasks.seq2seq_texts import (
     encode_split,
@@ -26,6 +25,7 @@ from modeling_ode_transformer.training.tasks.seq2seq_texts import (
 )
 
 from .runs import arguments, losses
+from .sentences import write_articles, write_corrections
 
 
 @pytest.fixture(scope="module")

@@ -9,6 +9,7 @@ import shutil
 import signal
 import socket
 
+import number_names
 import pytest
 import run_translation
 import torch
@@ -19,7 +20,6 @@ from transformers import AutoModelForSeq2SeqLM
 
 from modeling_ode_transformer.training import trainer as trainer_module
 from modeling_ode_transformer.training.checkpoints import last_complete_checkpoint
-from modeling_ode_transformer.training.smoke import number_names
 from modeling_ode_transformer.training.trainer import TokenSeq2SeqTrainer
 
 from ..conftest import EXAMPLES
@@ -196,18 +196,6 @@ def test_a_checkpoint_without_checksums_is_one_if_all_processes_have_written(who
     assert "checkpoint-8 is left out: rng_state_1.pth is missing" in caplog.text
     (last / "progress.json").unlink()
     assert last_complete_checkpoint(tmp_path) == last
-
-
-def test_a_file_in_the_place_of_a_checkpoint_is_left_out_by_name(whole, corpus, tmp_path, caplog):
-    shutil.copytree(whole / "checkpoint-4", tmp_path / "checkpoint-4")
-    (tmp_path / "checkpoint-8").touch()
-    (tmp_path / "checkpoint-11").symlink_to("gone")
-    assert last_complete_checkpoint(tmp_path).name == "checkpoint-4"
-    for name in ("checkpoint-8", "checkpoint-11"):
-        assert f"{name} is left out: it is a file or a broken link" in caplog.text
-    run_translation.main(arguments(corpus, tmp_path, **options()))
-    assert losses(tmp_path) == losses(whole)
-    assert last_complete_checkpoint(tmp_path).name == "checkpoint-11"
 
 
 def test_a_half_written_checkpoint_is_not_resumed_from(whole, corpus, tmp_path):

@@ -80,15 +80,12 @@ def test_a_run_folder_holds_only_metrics_of_its_model_and_says_of_which_data(cor
     noted = json.loads((evaluated / "evaluation.json").read_text())
     assert noted["model"]["model_name_or_path"] == str(folder)
     assert set(noted["evaluated"]) == {"validation", "test"}
-    # Nor of two states of one.
+    # Nor of two states of one: the metrics of the first are replaced.
     other["model_name_or_path"] = tmp_path / "other"
     weights = load_file(tmp_path / "other" / "model.safetensors")
     weights["model.encoder.layer_norm.weight"] += 1
     save_file(weights, tmp_path / "other" / "model.safetensors", metadata={"format": "pt"})
-    with pytest.raises(ValueError, match=r"evaluated holds metrics of another model: .* model_name_or_path='other \("):
-        run_translation.main(arguments(corpus, evaluated, **other))
-    assert json.loads((evaluated / "all_results.json").read_text()) == again
-    run_translation.main(arguments(corpus, evaluated, **other, overwrite_output_dir=True))
+    run_translation.main(arguments(corpus, evaluated, **other))
     assert not [name for name in json.loads((evaluated / "all_results.json").read_text()) if name.startswith("eval_")]
     assert set(json.loads((evaluated / "evaluation.json").read_text())["evaluated"]) == {"test"}
 

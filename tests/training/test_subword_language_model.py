@@ -250,7 +250,6 @@ def test_the_task_for_lm_evaluation_harness_names_its_data():
     ("values", "message"),
     [
         ({"tokenizer_model_type": "bpe"}, r"Vocabulary size too high \(8000\)\. Please set it"),
-        ({"tokenizer_options": "split_digits=true"}, "--tokenizer_options split_digits=true are SentencePiece's: add"),
         (
             {"model_name_or_path": "somewhere", "config_overrides": None, "wrap": "solver=rk2"},
             r"--wrap solver=rk2 is for new models: leave it out \(drop a recipe's with --wrap ''\)",

@@ -16,7 +16,8 @@ from modeling_ode_transformer.training.recipe_files import RECIPES
 from modeling_ode_transformer.training.run import parse_arguments
 from modeling_ode_transformer.training.tasks import seq2seq_texts, summarization
 
-from .runs import training_pairs
+from .runs import SMALL, flags, training_pairs
+from .sentences import write_articles
 
 
 RECIPE = str(RECIPES / "cnn_dailymail_base.json")
@@ -24,33 +25,36 @@ SHORTEST, LONGEST = 20, 30
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory):
-    """Output folder and metrics of a smoke run with outputs of 20 to 30 tokens."""
+def data(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("data")
+    write_articles(folder, {"train": 300, "validation": 4, "test": 20})
+    return folder
+
+
+@pytest.fixture(scope="module")
+def run(data, tmp_path_factory):
+    """Output folder and metrics of a small run of the recipe with outputs of 20 to 30 tokens."""
     output_dir = tmp_path_factory.mktemp("run") / "output"
-    argv = [
-        RECIPE,
-        "--smoke",
-        "--output_dir",
-        str(output_dir),
-        "--disable_tqdm",
-        "True",
-        "--max_predict_samples",
-        "20",
-    ]
     # A start and an end mark besides.
-    argv += ["--min_target_length", str(SHORTEST), "--generation_max_length", str(LONGEST + 2)]
-    return output_dir, run_summarization.main(argv)
+    options = SMALL | {
+        "max_steps": 40,
+        "min_target_length": SHORTEST,
+        "generation_max_length": LONGEST + 2,
+        "output_dir": output_dir,
+    }
+    options |= {f"{split}_file": data / f"{split}.jsonl" for split in ("train", "validation", "test")}
+    return output_dir, run_summarization.main([RECIPE, *flags(options)])
 
 
-def read_test_file(output_dir):
-    return [json.loads(line) for line in read_lines(output_dir / "smoke_data" / "test.jsonl")]
+def read_test_file(data):
+    return [json.loads(line) for line in read_lines(data / "test.jsonl")]
 
 
-def test_scores_are_those_of_the_written_predictions(run):
+def test_scores_are_those_of_the_written_predictions(run, data):
     """Computed by rouge-score itself, from files alone, over sentences split at ". ", with stemming."""
     output_dir, metrics = run
     predictions = read_lines(output_dir / "generated_predictions.txt")
-    records = read_test_file(output_dir)
+    records = read_test_file(data)
     assert len(predictions) == len(records) == 20 and all(predictions)
     scorer = RougeScorer(["rouge1", "rouge2", "rougeLsum"], use_stemmer=True)
     results = [
@@ -63,19 +67,19 @@ def test_scores_are_those_of_the_written_predictions(run):
     assert "sentences:period" in metrics["predict_rouge_convention"]
 
 
-def test_the_folder_opens_as_a_pipeline(run):
+def test_the_folder_opens_as_a_pipeline(run, data):
     output_dir, _ = run
-    article = " ".join(read_test_file(output_dir)[0]["article"].split())
+    article = " ".join(read_test_file(data)[0]["article"].split())
     (output,) = pipeline("summarization", model=str(output_dir), trust_remote_code=True)(article)
     assert output["summary_text"] == read_lines(output_dir / "generated_predictions.txt")[0]
 
 
-def test_sentences_survive_the_tokenizer(run):
+def test_sentences_survive_the_tokenizer(run, data):
     """A summary that went through the tokenizer as an output does has a full score, and in another order of its
     sentences too: ROUGE-L of summaries goes by sentences. Without the split at ". " it would not."""
     output_dir, _ = run
     tokenizer = AutoTokenizer.from_pretrained(output_dir)
-    args = summarization.DataArguments(test_file=str(output_dir / "smoke_data" / "test.jsonl"))
+    args = summarization.DataArguments(test_file=str(data / "test.jsonl"))
     pairs = summarization.read_split(args, "test")
     dataset = seq2seq_texts.encode_split(pairs, "test", tokenizer, tokenizer, args)
     texts = tokenizer.batch_decode(dataset["labels"][:], skip_special_tokens=True)
@@ -88,7 +92,7 @@ def test_sentences_survive_the_tokenizer(run):
     assert rouge(reordered, dataset["target"][:], sentences="newline")["rougeLsum"] < 99
 
 
-def test_search_is_that_of_the_recipe(run):
+def test_search_is_that_of_the_recipe(run, data):
     """Saved for generate(): beams, lengths, no repeated trigram; and the outputs keep to it."""
     output_dir, _ = run
     tokenizer = AutoTokenizer.from_pretrained(output_dir)
@@ -96,7 +100,7 @@ def test_search_is_that_of_the_recipe(run):
     settings = model.generation_config
     assert (settings.length_penalty, settings.no_repeat_ngram_size, settings.early_stopping) == (2.0, 3, True)
     predictions = read_lines(output_dir / "generated_predictions.txt")
-    for record, prediction in list(zip(read_test_file(output_dir), predictions))[:8]:
+    for record, prediction in list(zip(read_test_file(data), predictions))[:8]:
         inputs = tokenizer(record["article"], return_tensors="pt", truncation=True, max_length=500)
         ids = model.generate(**inputs)[0].tolist()
         assert tokenizer.decode(ids, skip_special_tokens=True).strip() == prediction

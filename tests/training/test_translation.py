@@ -240,12 +240,6 @@ def test_a_new_model_has_the_configuration_and_the_tokenizers_asked_for(run, cor
     assert source == one != target == AutoTokenizer.from_pretrained(run[0]).get_vocab()
 
 
-def test_a_joint_tokenizer_has_one_size(corpus, tmp_path):
-    with pytest.raises(ValueError, match=r"--target_vocab_size 320 .*add --joint_tokenizer false"):
-        run_translation.main(arguments(corpus, tmp_path / "run", target_vocab_size=320))
-    assert not (tmp_path / "run").exists()
-
-
 def test_tokenizer_per_language(corpus, tmp_path):
     options = {"joint_tokenizer": False, "target_vocab_size": 320, "do_predict": True}
     options |= {"max_source_length": 12, "max_target_length": 12}

@@ -31,8 +31,6 @@ from .classification_examples import (
     find_labels,
     make_splits,
     read_split,
-    warn_of_new_labels,
-    write_smoke_data,
 )
 
 
@@ -107,7 +105,7 @@ def check_arguments(model_args: ModelArguments, data_args: DataArguments, args: 
         ValueError: an argument has an invalid value or contradicts another one.
         OSError: the checkpoint or configuration does not exist.
     """
-    check_run(model_args, data_args, args)
+    check_run(model_args, args)
     if model_args.word_vectors and model_args.model_name_or_path:
         raise ValueError("--word_vectors needs a new model: leave out --model_name_or_path.")
     if data_args.validation_size + data_args.test_size >= 1:
@@ -174,18 +172,13 @@ def label_ids(model: PreTrainedModel, labels: list[str], class_names: list[str] 
     by class name.
 
     Raises:
-        ValueError: the model has other labels, or its class names differ from `class_names`.
+        ValueError: the model has other labels.
     """
     config, names = model.config, dict(zip(labels, labels))
     noted = {label: i for i, label in enumerate(getattr(config, "dataset_labels", None) or [])}
     if class_names and not noted:
         check_class_names(class_names, labels)
         names = dict(zip(labels, class_names))
-    elif class_names and class_names != (own := [config.id2label[i] for i in noted.values()]):
-        raise ValueError(
-            f"--class_names {' '.join(class_names)}: the classes of {config.name_or_path} are {' '.join(own)}. Leave "
-            "it out."
-        )
     known = config.label2id | noted
     if unknown := [name for name in names.values() if name not in known]:
         labels = dict.fromkeys([*config.id2label.values(), *noted])
@@ -201,7 +194,6 @@ def load_model(run: Run) -> PreTrainedModel:
     Raises:
         ValueError: the vocabulary or labels differ from the checkpoint's, or there are not as many names as labels.
     """
-    warn_of_new_labels(run.given)
     labels = find_labels(run.given)
     if run.model_args.model_name_or_path:
         model = load_checkpoint(AutoModelForSequenceClassification, run)
@@ -209,7 +201,12 @@ def load_model(run: Run) -> PreTrainedModel:
         model = new_model(run, labels)
     check_vocabulary(run.tokenizer, model.get_input_embeddings())
     label_ids(model, labels, run.model_args.class_names)
-    logger.info("%s words in the vocabulary; %s", f"{len(run.tokenizer):,}", sizes(model))
+    number = model.num_parameters()
+    without = number - model.get_input_embeddings().weight.numel()
+    logger.info(
+        "%s words in the vocabulary, %s parameters, %s without embeddings",
+        *(f"{each:,}" for each in (len(run.tokenizer), number, without)),
+    )
     return model
 
 
@@ -229,13 +226,6 @@ def new_model(run: Run, labels: list[str]) -> PreTrainedModel:
         missing = load_word_vectors(args.word_vectors, run.tokenizer.get_vocab(), model.get_input_embeddings())
         logger.info("%s has no vector for %d of %d words", args.word_vectors, len(missing), len(run.tokenizer))
     return model
-
-
-def sizes(model: PreTrainedModel) -> dict[str, int]:
-    """The number of parameters of a model, with and without its embeddings."""
-    number = model.num_parameters()
-    without = number - model.get_input_embeddings().weight.numel()
-    return {"parameters": number, "parameters_without_embeddings": without}
 
 
 def encode(run: Run, split: str) -> datasets.Dataset:
@@ -298,12 +288,6 @@ def make_trainer(run: Run) -> ClassificationTrainer:
     )
 
 
-def measure_training(run: Run, metrics: dict) -> dict[str, float]:
-    """The seconds per epoch, if any epoch was trained."""
-    epochs = metrics.get("epoch")
-    return {"train_seconds_per_epoch": metrics["train_runtime"] / epochs} if epochs else {}
-
-
 def evaluate(run: Run, split: str, prefix: str) -> dict[str, float]:
     return run.trainer.predict(run.splits[split], metric_key_prefix=prefix).metrics
 
@@ -314,7 +298,6 @@ CLASSIFICATION = Task(
     DataArguments,
     ClassificationTrainingArguments,
     check_arguments=check_arguments,
-    write_smoke_data=write_smoke_data,
     read_split=read_split,
     choose_examples=choose_examples,
     make_tokenizers=make_tokenizers,
@@ -322,8 +305,6 @@ CLASSIFICATION = Task(
     load_model=load_model,
     encode=encode,
     make_trainer=make_trainer,
-    measure_model=lambda run: sizes(run.model),
-    measure_training=measure_training,
     evaluate=evaluate,
     has_results=True,
     presets="classification",

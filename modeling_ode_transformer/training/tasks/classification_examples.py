@@ -2,7 +2,6 @@
 """Labelled sentences, or pairs of sentences, from files and datasets, and their held-out parts."""
 
 import csv
-import logging
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -16,11 +15,7 @@ from ...text_files import read_lines
 from ..arguments import BaseDataArguments
 from ..data import read_dataset, read_json_lines
 from ..records import held_out
-from ..smoke import CLASSIFICATION_VALUES, SIZES
-from ..smoke.number_names import write_corpus
 
-
-logger = logging.getLogger(__name__)
 
 INTEGER = re.compile(r"[+-]?[0-9]+")
 
@@ -34,9 +29,6 @@ class DataArguments(BaseDataArguments):
         "Validation examples, in the same formats.", affects="files", aliases=["--validation"]
     )
     test_file: str | None = option("Test examples, in the same formats.", affects="files", aliases=["--test"])
-    SOURCES = (*BaseDataArguments.SOURCES, "train_file", "validation_file", "test_file")
-    SMOKE_VALUES = CLASSIFICATION_VALUES
-
     text_column: str = option("Column with the sentence, in a dataset, .csv or .jsonl.", "text")
     text_pair_column: str | None = option("Column with the second sentence; default: none.")
     label_column: str = option("Column with the label.", "label")
@@ -104,19 +96,12 @@ def read_examples(path: str, args: DataArguments) -> Examples:
     return examples_of(records, path, args)
 
 
-def read_csv(path: str, is_strict: bool = True) -> list[dict]:
-    """The records of a .csv file. Texts that continue after their closing quote are taken as they are.
-
-    Raises:
-        ValueError: a quote is not closed, or a text is longer than the csv module reads.
-    """
+def read_csv(path: str) -> list[dict]:
+    """The records of a .csv file; ValueError if a quote is not closed, or continues after its end."""
     try:
-        return list(csv.DictReader((f"{line}\n" for line in read_lines(path)), strict=is_strict))
+        return list(csv.DictReader((f"{line}\n" for line in read_lines(path)), strict=True))
     except csv.Error as error:
-        if is_strict and "expected after" in str(error):
-            return read_csv(path, is_strict=False)
-        advice = " A quote is not closed; those within a text are doubled." * ("unexpected end" in str(error))
-        raise ValueError(f"{path}: {error}.{advice}") from error
+        raise ValueError(f"{path}: {error}. Quotes are closed, and those within a text are doubled.") from error
 
 
 def examples_of(records: Iterable[dict], name: str, args: DataArguments) -> Examples:
@@ -193,24 +178,7 @@ def make_splits(
     return {split: examples for split, examples in splits.items() if needed[split]}
 
 
-def warn_of_new_labels(given: dict[str, Examples | None]) -> None:
-    """Warns of labels that do not occur in the training examples."""
-    known = set(given["train"].labels) if given.get("train") else None
-    for split, examples in given.items():
-        if known is not None and examples and (new := sorted(set(examples.labels) - known)):
-            logger.warning("The labels %s of the %s examples occur in no training example", ", ".join(new), split)
-
-
 def find_labels(given: dict[str, Examples | None]) -> list[str]:
     """The labels of the examples: numbers by size, other labels in alphabetical order."""
     labels = {label for examples in given.values() if examples for label in examples.labels}
     return sorted(labels, key=(lambda label: (int(label), label)) if all(map(INTEGER.fullmatch, labels)) else None)
-
-
-def write_smoke_data(folder: Path) -> dict[str, str]:
-    """Writes English number names, with or without hundreds; returns the arguments that read them."""
-    write_corpus(folder, SIZES)
-    for split in SIZES:
-        lines = [f"{int('hundred' in line)} {line}\n" for line in read_lines(folder / f"{split}.en")]
-        (folder / f"{split}.txt").write_text("".join(lines), encoding="utf-8", newline="\n")
-    return {f"{split}_file": str(folder / f"{split}.txt") for split in SIZES}

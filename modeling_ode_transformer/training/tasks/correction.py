@@ -18,7 +18,6 @@ from ...metrics.m2 import M2Sentence, m2_score, read_m2
 from ...options import option
 from ...text_files import iterate_aligned_lines, read_aligned_lines, read_lines
 from ..data import Corpora, Pair, TrainingExamples, check_pairs, read_table
-from ..smoke.sentences import write_corrections
 from .seq2seq import seq2seq_task
 from .seq2seq_arguments import Seq2SeqDataArguments
 
@@ -61,11 +60,6 @@ class DataArguments(Seq2SeqDataArguments):
     # Refused: sentences come from files.
     dataset_name: str | None = option(SUPPRESS, affects="files")
     dataset_config_name: str | None = option(SUPPRESS, affects="files")
-    SOURCES = (
-        *Seq2SeqDataArguments.SOURCES,
-        *(f"{split}_{files}" for split in ("train", "validation", "test") for files in ("file", "reference_files")),
-        *("train_source_file", "validation_share"),
-    )
 
     source_column: str = option("Key of the source sentence in jsonl files.", "source")
     target_column: str = option("Key of the correction in jsonl files.", "target")
@@ -296,12 +290,4 @@ def score(texts: list[str], dataset: datasets.Dataset, args: DataArguments, spli
     return scores
 
 
-def write_smoke_data(folder: Path) -> dict:
-    """Writes generated M2 files, with two annotators in the test file. Returns the arguments that read them, with a
-    held-out part."""
-    write_corrections(folder, sizes={"train": 600, "test": 20}, annotators={"test": 2})
-    train, test = ([str(folder / f"{name}.m2")] for name in ("train", "test"))
-    return {"train_file": train, "validation_file": train, "validation_share": 0.1, "test_file": test}
-
-
-CORRECTION = seq2seq_task("text-correction", DataArguments, read_split, score, write_smoke_data, "perplexity")
+CORRECTION = seq2seq_task("text-correction", DataArguments, read_split, score, "perplexity")

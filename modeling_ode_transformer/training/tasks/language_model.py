@@ -38,8 +38,6 @@ from ..data import TrainingExamples, read_dataset
 from ..losses import summed_divergence
 from ..models import check_model, check_vocabulary, config_with_overrides, load_checkpoint, word_level_tokenizer
 from ..preparation import BATCH_ROWS, in_batches, open_rows, prepare_data, tokenizer_hash, write_rows
-from ..smoke import LANGUAGE_MODEL_VALUES, SIZES
-from ..smoke.number_names import write_corpus
 from ..task import Run, Task
 from ..trainer import TokenTrainerMixin, TokenTrainingArguments
 
@@ -102,17 +100,6 @@ class ModelArguments(BaseModelArguments):
                 f"--model_name_or_path {self.model_name_or_path}."
             )
 
-    def check_given(self, given: dict) -> None:
-        """Raises a ValueError if an argument of the command line would do nothing; a recipe's may."""
-        if self.tokenizer_model_type == WORD and given.get("tokenizer_options"):
-            raise ValueError(
-                f"--tokenizer_options {given['tokenizer_options']} are SentencePiece's: add --tokenizer_model_type "
-                f"{' or '.join(MODEL_TYPES)}, or leave them out."
-            )
-        for name in ("teacher_temperature", "teacher_weight"):
-            if name in given and not self.teacher:
-                raise ValueError(f"--{name} {given[name]} needs --teacher.")
-
 
 @dataclass
 class DataArguments(PreparedDataArguments):
@@ -125,9 +112,6 @@ class DataArguments(PreparedDataArguments):
         "Validation text, one sentence per line.", affects="files", aliases=["--validation"]
     )
     test_file: str | None = option("Test text, one sentence per line.", affects="files", aliases=["--test"])
-    SOURCES = (*PreparedDataArguments.SOURCES, "train_file", "validation_file", "test_file")
-    SMOKE_VALUES = LANGUAGE_MODEL_VALUES
-
     text_column: str = option("Column of --dataset_name with the text.", "text")
     block_size: int = option(
         "Tokens (words or subwords) per example, cut from the running text across its lines, or 0 for one example per "
@@ -141,25 +125,15 @@ def check_arguments(model_args: ModelArguments, data_args: DataArguments, args: 
     """Checks the arguments of a run.
 
     Raises:
-        ValueError: an argument has an invalid value, contradicts another one, or names an encoder-decoder.
+        ValueError: an argument has an invalid value, or contradicts another one.
         OSError: the checkpoint or configuration does not exist.
     """
-    check_run(model_args, data_args, args)
+    check_run(model_args, args)
     config = check_model(model_args)
-    names = {model_args.model_name_or_path or model_args.config_name or model_args.model_type: config}
     if model_args.wrap:
         wrapped(config, model_args.wrap)
     if model_args.teacher:
-        names[model_args.teacher] = AutoConfig.from_pretrained(
-            model_args.teacher, trust_remote_code=model_args.trust_remote_code
-        )
-    for name, config in names.items():
-        if not config.is_encoder_decoder:
-            continue
-        raise ValueError(
-            f"{name} is an encoder-decoder ({config.model_type}), and a language model is a decoder: give another, "
-            f"such as --model_type {ModelArguments.model_type}."
-        )
+        AutoConfig.from_pretrained(model_args.teacher, trust_remote_code=model_args.trust_remote_code)
 
 
 def with_text(lines: Iterable[str], name: str) -> Iterator[str]:
@@ -378,13 +352,13 @@ def encode(run: Run, split: str) -> datasets.Dataset:
     return open_rows(folder)
 
 
-def check_lengths(examples: datasets.Dataset, split: str, config: PreTrainedConfig, name: str = "the model") -> None:
-    """Raises a ValueError if the model, called `name`, has too few positions for the longest example."""
+def check_lengths(examples: datasets.Dataset, split: str, config: PreTrainedConfig) -> None:
+    """Raises a ValueError if the model has too few positions for the longest example."""
     limit = position_limit(config)
     longest = max(examples["length"])
     if limit is not None and longest > limit:
         raise ValueError(
-            f"The longest {split} example has {longest} tokens, but {name}'s max_position_embeddings is {limit}: "
+            f"The longest {split} example has {longest} tokens, but the model's max_position_embeddings is {limit}: "
             f"give a --block_size from 1 to {limit}, or a new model with more positions."
         )
 
@@ -408,8 +382,7 @@ def load_teacher(run: Run) -> PreTrainedModel:
 
     Raises:
         OSError: the model does not exist.
-        ValueError: its tokenizer or the size of its vocabulary is not the training model's, or it has too few
-            positions for the training examples.
+        ValueError: its tokenizer is not the training model's.
     """
     name, options = run.model_args.teacher, {"trust_remote_code": run.model_args.trust_remote_code}
     teacher = open_model(AutoModelForCausalLM, name, dtype=torch.float32, **options)
@@ -420,13 +393,6 @@ def load_teacher(run: Run) -> PreTrainedModel:
             f"({len(run.tokenizer)} tokens, of {run.tokenizer.name_or_path}): give --tokenizer_name {name} for a new "
             "model, or another teacher."
         )
-    sizes = [model.get_output_embeddings().weight.shape[0] for model in (teacher, run.model)]
-    if sizes[0] != sizes[1]:
-        raise ValueError(
-            f"--teacher {name} predicts {sizes[0]} tokens, but the training model {sizes[1]}: give models with "
-            "vocabularies of the same size."
-        )
-    check_lengths(run.splits["train"], "train", teacher.config, f"--teacher {name}")
     return teacher.requires_grad_(False)
 
 
@@ -539,26 +505,18 @@ def count_tokens(run: Run, split: str, prefix: str) -> dict[str, int]:
     return {f"{prefix}_{unit(tokenizer)}s": total, f"{prefix}_unk_{unit(tokenizer)}s": unknown}
 
 
-def write_smoke_data(folder: Path) -> dict[str, str]:
-    """Writes English number names; returns the arguments that read them."""
-    write_corpus(folder, SIZES)
-    return {f"{split}_file": str(folder / f"{split}.en") for split in SIZES}
-
-
 LANGUAGE_MODEL = Task(
     "text-generation",
     ModelArguments,
     DataArguments,
     TokenTrainingArguments,
     check_arguments=check_arguments,
-    write_smoke_data=write_smoke_data,
     read_split=read_split,
     make_tokenizers=make_tokenizers,
     load_tokenizers=load_tokenizers,
     load_model=load_model,
     encode=encode,
     make_trainer=make_trainer,
-    measure_training=lambda run, metrics: count_tokens(run, "train", "train"),
     evaluate=evaluate,
     presets="language model",
 )

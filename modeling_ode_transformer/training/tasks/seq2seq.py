@@ -57,7 +57,6 @@ def seq2seq_task(
     data_arguments: type[Seq2SeqDataArguments],
     read_split: Callable[[Any, str], Any],
     score: Callable[[list[str], datasets.Dataset, Any, str], dict[str, float | str]],
-    write_smoke_data: Callable[[Path], dict],
     best_metric: str,
 ) -> Task:
     """A sequence-to-sequence task; see `Task`.
@@ -70,7 +69,6 @@ def seq2seq_task(
             written.
         score: Scores output texts for a dataset of `encode_split` (columns source, target and index, the place in the
             file).
-        write_smoke_data: Writes generated examples.
         best_metric: The default metric of the best checkpoint.
     """
     return Task(
@@ -79,7 +77,6 @@ def seq2seq_task(
         data_arguments,
         TokenSeq2SeqTrainingArguments,
         check_arguments=check_arguments,
-        write_smoke_data=write_smoke_data,
         read_split=read_split,
         make_tokenizers=make_tokenizers,
         load_tokenizers=load_tokenizers_of_run,
@@ -282,7 +279,7 @@ def make_trainer(run: Run) -> TokenSeq2SeqTrainer:
         split = "validation" + "".join(run.trainer.evaluated_prefix.partition("_")[1:])
         dataset = splits[split]
         texts = decode(evaluation.predictions[: len(dataset)], run.target_tokenizer)
-        run.is_warned_of_empty = run.is_warned_of_empty or warn_of_empty(texts, split)
+        warn_of_empty(texts, split)
         scores = score(run, texts, dataset, split)
         # Trainer logs only numbers; the final evaluation reports the rest.
         return {name: value for name, value in scores.items() if not isinstance(value, str)}
@@ -323,7 +320,7 @@ def evaluate(run: Run, split: str, prefix: str) -> dict:
         # Several processes may repeat the first pairs at the end to fill their last batch.
         texts = decode(output.predictions[: len(dataset)], run.target_tokenizer)
         if trainer.is_world_process_zero():
-            run.is_warned_of_empty = run.is_warned_of_empty or warn_of_empty(texts, split)
+            warn_of_empty(texts, split)
             lines = [text for _, text in sorted(zip(dataset["index"], texts))]
             text = "".join(f"{line}\n" for line in lines)
             file = f"{re.sub('^test', 'generated', split)}_predictions.txt"

@@ -56,14 +56,9 @@ class Seq2SeqModelArguments(BaseModelArguments):
         "On the command line they are merged into a recipe's or preset's; default: none."
     )
 
-    def check_given(self, given: dict) -> None:
-        """Raises a ValueError if an argument of the command line would do nothing; a recipe's may."""
-        if self.joint_tokenizer and given.get("target_vocab_size") is not None:
-            raise ValueError(
-                f"--target_vocab_size {self.target_vocab_size} is of a target tokenizer of its own: add "
-                "--joint_tokenizer false, or leave it out."
-            )
-        if given.get("normalization") and (self.tokenizer_name or self.model_name_or_path):
+    def __post_init__(self):
+        super().__post_init__()
+        if self.normalization and (self.tokenizer_name or self.model_name_or_path):
             raise ValueError(
                 f"--normalization {self.normalization} is of a new tokenizer, but one is given: leave it out."
             )
@@ -131,6 +126,7 @@ class Seq2SeqDataArguments(PreparedDataArguments):
     min_target_length: int | None = option(
         "Minimum number of tokens in an output before its end mark; default: as saved with the model.",
         affects="result",
+        least=0,
     )
     no_repeat_ngram_size: int | None = option(
         "Do not let an output repeat a sequence of this many tokens; 0 turns this off; default: as saved "
@@ -167,7 +163,7 @@ def check_arguments(
         ValueError: an argument has an invalid value or contradicts another one.
         OSError: the checkpoint or configuration does not exist.
     """
-    check_run(model_args, data_args, args)
+    check_run(model_args, args)
     if model_args.normalization:
         text_normalizer(model_args.normalization)
     if args.do_predict and not args.predict_with_generate:
@@ -177,11 +173,10 @@ def check_arguments(
         raise ValueError(f"--metric_for_best_model {best} is measured on outputs: give --predict_with_generate too.")
     if (model_args.src_lang is None) != (model_args.tgt_lang is None):
         raise ValueError("--src_lang and --tgt_lang go together; only one is given.")
-    check_search(data_args, args)
     check_lengths(check_model(model_args), data_args, args.generation_max_length)
     check_average(data_args, args)
     for tag in data_args.tags:
-        if not re.fullmatch(r"<[^<>\s]+>", tag) or tag in ("<s>", "</s>", "<pad>", "<unk>"):
+        if not re.fullmatch(r"<[^<>\s]+>", tag):
             raise ValueError(
                 f"--train_tags {tag}: a tag is one piece wherever it stands in a text. Give one like '<bt>', which no "
                 "text has."
@@ -204,16 +199,6 @@ def load_metrics(names: tuple[str, ...]) -> dict[str, Any]:
     if len({Path(name).stem for name in names}) < len(names):
         raise ValueError(f"--metrics {' '.join(names)}: two have the same name; rename a file.")
     return {Path(name).stem: evaluate.load(name) for name in names}
-
-
-def check_search(data_args: Seq2SeqDataArguments, args: TokenSeq2SeqTrainingArguments) -> None:
-    """Raises a ValueError unless the minimum output length is at least 0 and below the maximum."""
-    longest = args.generation_max_length - 1 if args.generation_max_length else data_args.max_target_length
-    if data_args.min_target_length and not 0 <= data_args.min_target_length < longest:
-        raise ValueError(
-            f"--min_target_length {data_args.min_target_length} must be at least 0 and less than the longest output, "
-            f"{longest} tokens with its end mark (--max_target_length, --generation_max_length)."
-        )
 
 
 def check_average(data_args: Seq2SeqDataArguments, args: TokenSeq2SeqTrainingArguments) -> None:

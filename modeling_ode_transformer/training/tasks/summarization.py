@@ -4,15 +4,12 @@
 import re
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 
 import datasets
 
 from ...metrics.rouge import rouge
 from ...options import option
 from ..data import Pair, TrainingExamples, pairs_from_records, pairs_of, read_jsonl, read_records, read_table
-from ..smoke import SIZES
-from ..smoke.sentences import write_articles
 from .seq2seq import seq2seq_task
 from .seq2seq_arguments import Seq2SeqDataArguments
 
@@ -41,8 +38,6 @@ class DataArguments(Seq2SeqDataArguments):
     max_source_length: int = option(
         "Maximum length of an article in tokens, end mark included; longer ones are cut.", 500, least=1
     )
-
-    SOURCES = (*Seq2SeqDataArguments.SOURCES, "train_file", "validation_file", "test_file")
 
 
 def one_line(text: str) -> str:
@@ -79,11 +74,4 @@ def score(texts: list[str], dataset: datasets.Dataset, args: DataArguments, spli
     return scores | {"rouge_convention": scores.pop("convention")}
 
 
-def write_smoke_data(folder: Path) -> dict[str, str]:
-    """Writes generated articles with their summaries; returns the arguments that read them."""
-    write_articles(folder, SIZES)
-    files = {f"{split}_file": str(folder / f"{split}.jsonl") for split in SIZES}
-    return files | {"article_column": "article", "summary_column": "highlights"}
-
-
-SUMMARIZATION = seq2seq_task("summarization", DataArguments, read_split, score, write_smoke_data, "rougeLsum")
+SUMMARIZATION = seq2seq_task("summarization", DataArguments, read_split, score, "rougeLsum")

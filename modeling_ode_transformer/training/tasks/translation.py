@@ -3,7 +3,6 @@
 
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 
 import datasets
 import sacrebleu
@@ -21,8 +20,6 @@ from ..data import (
     read_sources,
     read_table,
 )
-from ..smoke import SIZES
-from ..smoke.number_names import write_corpus
 from .seq2seq import seq2seq_task
 from .seq2seq_arguments import Seq2SeqDataArguments
 
@@ -56,10 +53,6 @@ class DataArguments(Seq2SeqDataArguments):
     test_source_file: list[str] | None = option("Test sources, one per line.", affects="files")
     test_target_file: list[str] | None = option(
         "Test targets, in the same order; without them, outputs are written, but not scored.", affects="files"
-    )
-    SOURCES = (
-        *Seq2SeqDataArguments.SOURCES,
-        *(f"{split}{side}_file" for split in ("train", "validation", "test") for side in ("", "_source", "_target")),
     )
     ALTERNATIVES = tuple(
         ({f"{split}_file"}, {f"{split}_source_file", f"{split}_target_file"})
@@ -142,15 +135,4 @@ def score(texts: list[str], dataset: datasets.Dataset, args: DataArguments, spli
     return scores
 
 
-def write_smoke_data(folder: Path) -> dict[str, str]:
-    """Writes number names in English and German; returns the arguments that read them."""
-    write_corpus(folder, SIZES)
-    sides = {"source": "en", "target": "de"}
-    return {
-        f"{split}_{side}_file": str(folder / f"{split}.{language}")
-        for split in SIZES
-        for side, language in sides.items()
-    }
-
-
-TRANSLATION = seq2seq_task("translation", DataArguments, read_split, score, write_smoke_data, "bleu")
+TRANSLATION = seq2seq_task("translation", DataArguments, read_split, score, "bleu")

@@ -5,7 +5,7 @@ import json
 import random
 from pathlib import Path
 
-from ...metrics.m2 import Edit, M2Sentence, write_m2
+from modeling_ode_transformer.metrics.m2 import Edit, M2Sentence, write_m2
 
 
 NAMES = "Adams Baker Carter Davis Evans Foster Green Harris".split()
