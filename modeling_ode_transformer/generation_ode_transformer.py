@@ -226,9 +226,8 @@ class OdeTransformerGenerationMixin(GenerationMixin):
         )
 
     def recomputes(self) -> bool:
-        """Whether blocks or stages are recomputed in the model's current mode."""
-        flags = ("gradient_checkpointing", "recomputes_stages")
-        return self.training and any(getattr(module, flag, False) for module in self.modules() for flag in flags)
+        """Whether blocks are recomputed in the model's current mode."""
+        return self.training and any(getattr(module, "gradient_checkpointing", False) for module in self.modules())
 
     def save_pretrained(self, *args, **kwargs):
         # Marked as derived from the model's configuration, it would lose its other options when loaded.

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 from torch.autograd import forward_ad
-from transformers.cache_utils import Cache, EncoderDecoderCache
+from transformers.cache_utils import Cache
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from transformers.processing_utils import Unpack
@@ -423,14 +423,3 @@ def refuse_options(options: dict[str, Any]) -> None:
     the result."""
     if unknown := [name for name, value in options.items() if name not in OPTIONS and value is not None]:
         raise TypeError(f"This model does not read the arguments {', '.join(unknown)}: leave them out.")
-
-
-def check_cache_entries(cache: Cache, needed: int) -> None:
-    """Raises a ValueError if a cache that has entries has fewer than a decoder needs for its self-attentions."""
-    cache = cache.self_attention_cache if isinstance(cache, EncoderDecoderCache) else cache
-    if getattr(cache, "layer_class_to_replicate", None) is None and 0 < len(cache.layers) < needed:
-        raise ValueError(
-            f"The cache has {len(cache.layers)} entries, but this decoder needs {needed}, one for each "
-            "evaluation of a block's attention: make it by the configuration, DynamicCache(config=model.config). "
-            "PEFT's prefix tuning makes one for each layer: use it only if the decoder's blocks have one stage."
-        )
