@@ -104,14 +104,6 @@ class SearchArguments:
                 "--split_sentences joins the outputs of a source's parts: leave out --scores and "
                 "--num_return_sequences."
             )
-        if self.device is None and self.weights == "keep":
-            return
-        device = self.torch_device
-        if self.weights != "keep" and not (self.optimize_for_cpu and device.type == "cpu"):
-            raise ValueError(
-                f"--{self.weights} needs a CPU and --optimize_for_cpu true (device: {device}): leave it out, or give "
-                "--device cpu without --optimize_for_cpu false."
-            )
 
     @property
     def torch_device(self) -> "torch.device":
