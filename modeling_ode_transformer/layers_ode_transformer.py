@@ -21,12 +21,6 @@ from .configuration_ode_transformer import OdeTransformerConfig
 from .integration_ode_transformer import COEFFICIENTS, StageCoefficients
 
 
-# What layers, attention functions, losses and the capturing of outputs read beside named arguments, and named
-# arguments of heads and decoders, which encoders get too.
-OPTIONS = {*TransformersKwargs.__optional_keys__, "output_cross_attentions"}
-OPTIONS |= {"ignore_index", "labels", "logits_to_keep", "shift_labels", "use_cache"}
-
-
 class OdeTransformerScaledWordEmbedding(nn.Embedding):
     """An embedding times a constant."""
 
@@ -416,10 +410,3 @@ def one_cache(cache: Any, past_key_values: Any) -> Any:
     if cache is not None and past_key_values is not None:
         raise TypeError("cache and past_key_values are two names of one argument: give one of them.")
     return past_key_values if cache is None else cache
-
-
-def refuse_options(options: dict[str, Any]) -> None:
-    """Raises a TypeError if `forward` gets an argument that nothing reads. It may be the new name of one that changes
-    the result."""
-    if unknown := [name for name, value in options.items() if name not in OPTIONS and value is not None]:
-        raise TypeError(f"This model does not read the arguments {', '.join(unknown)}: leave them out.")

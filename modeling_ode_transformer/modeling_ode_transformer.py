@@ -47,7 +47,6 @@ from .integration_ode_transformer import (
     normalized,
 )
 from .layers_ode_transformer import (
-    OPTIONS,
     BlockInputs,
     OdeTransformerAttention,
     OdeTransformerAttentionProjection,
@@ -62,7 +61,6 @@ from .layers_ode_transformer import (
     make_word_embedding,
     mask_and_distances,
     one_cache,
-    refuse_options,
 )
 from .schemes_ode_transformer import CorrectorHistory
 
@@ -489,8 +487,6 @@ class OdeTransformerEncoder(OdeTransformerStack):
         inputs_embeds: torch.Tensor | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> BaseModelOutput:
-        if kwargs.keys() - OPTIONS:
-            refuse_options(kwargs)
         inputs_embeds = self.embed_words(input_ids, inputs_embeds)
         others = self.read_words(inputs_embeds, attention_mask)
         length = inputs_embeds.shape[1]
@@ -545,8 +541,6 @@ class OdeTransformerDecoder(OdeTransformerStack):
         past_key_values (`Cache`, *optional*):
             The same by its name before transformers 5.24.
         """
-        if kwargs.keys() - OPTIONS:
-            refuse_options(kwargs)
         inputs_embeds = self.embed_words(input_ids, inputs_embeds)
         if past_key_values is not None:
             cache = one_cache(cache, past_key_values)

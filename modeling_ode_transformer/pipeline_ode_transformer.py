@@ -45,13 +45,8 @@ except ImportError:  # where the package is not installed, its CPU kernels are m
     make_faster = None
 
 # The arguments of pipeline() that say what to load from the Hub.
-HUB_OPTIONS = (
-    "revision",
-    "token",
-    "trust_remote_code",
-    "local_files_only",
-    "code_revision",
-)  # The name of a module loaded from the Hub ends in the commit and the file.
+HUB_OPTIONS = ("revision", "token", "trust_remote_code", "local_files_only", "code_revision")
+# The name of a module loaded from the Hub ends in the commit and the file.
 COMMIT = re.compile(r"transformers_modules\..*\.([0-9a-f]{40})\.\w+")
 
 # The options of a call that are the text generator's; the others are those of `generate()`.
