@@ -33,7 +33,6 @@ HOOKS = {
         "_prepare_static_cache": "the entries of the cross-attention hold the states of two encoders",
     },
     EnsembleForConditionalGeneration: {
-        "_prepare_generation_config": "refuses modes and outputs that an ensemble does not have",
         "_prepare_cache_for_generation": "each member has a cache",
         "_prepare_text_encoder_decoder_kwargs_for_generation": "each member has an encoder",
     },

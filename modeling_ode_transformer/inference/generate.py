@@ -59,9 +59,13 @@ logger = logging.getLogger(__name__)
 BATCH_SIZE, MAX_TOKENS, MAX_SOURCE_LENGTH = 32, 4096, 1024
 
 
+def device_of(args: SearchArguments) -> torch.device:
+    return torch.device(args.device or ("cuda" if torch.cuda.is_available() else "cpu"))
+
+
 def load_models(args: SearchArguments) -> list[PreTrainedModel]:
     """Opens the encoder-decoders in evaluation mode on their device. Raises ValueError if one is a language model."""
-    device = args.torch_device
+    device = device_of(args)
     models = []
     for name in args.model_name_or_path:
         config = open_config(name, **args.hub_options)
@@ -212,7 +216,7 @@ def choose(args: GenerateArguments) -> Callable[[str, Outputs], Outputs]:
 
         options = {"src_lang": args.src_lang, "tgt_lang": args.tgt_lang} | args.hub_options
         tokenizer, target_tokenizer = load_tokenizers(args.rerank, **options)
-        model = open_model(AutoModelForSeq2SeqLM, args.rerank, **args.hub_options).to(args.torch_device)
+        model = open_model(AutoModelForSeq2SeqLM, args.rerank, **args.hub_options).to(device_of(args))
 
         def rerank(source: str, outputs: Outputs) -> Outputs:
             texts = [text for text, _ in outputs]
@@ -452,7 +456,7 @@ def run(args: GenerateArguments) -> None:
         OSError: a file or a model is missing, or the output cannot be written.
         ValueError: the models do not fit together, or an option does not fit them.
     """
-    joined = joined_processes(args.torch_device.type == "cuda")
+    joined = joined_processes(device_of(args).type == "cuda")
     with joined as (rank, number), nullcontext() if rank else opened_output(args) as output:
         if args.interactive and number > 1:
             raise ValueError(f"--interactive is for one process, not for {number}.")
