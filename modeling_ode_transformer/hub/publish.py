@@ -81,8 +81,8 @@ def prepare_repository(
         )
     if not any(output_dir.glob("*.safetensors")):
         raise PublishError(
-            f"{output_dir} holds no safetensors weights. Open older files with from_pretrained(..., "
-            "use_safetensors=False), then save the model with save_pretrained."
+            f"{output_dir} holds no safetensors weights. Open older files with from_pretrained, then save the model "
+            "with save_pretrained."
         )
     if folder.is_dir() and any(folder.iterdir()):
         raise PublishError(f"{folder} is not empty: choose another folder.")
