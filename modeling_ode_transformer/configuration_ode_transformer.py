@@ -226,7 +226,9 @@ class OdeTransformerDecoderConfig(PreTrainedConfig):
         self.__dict__.pop("own_schemes", None)
         if own := self.own_entries():
             self.own_schemes = own
-        super().save_pretrained(save_directory, push_to_hub=push_to_hub, **kwargs)
+        super().save_pretrained(save_directory, **kwargs)
+        if push_to_hub:  # transformers' own way would upload only the files that it has written
+            self.push_to_hub(kwargs.pop("repo_id", Path(save_directory).name), **kwargs)
 
     def own_entries(self) -> dict[str, str]:
         """The model's schemes, coefficients and history from users' files, and the names of these files."""
