@@ -8,17 +8,19 @@ The classes are made when they are asked for: `OdeLlamaConfig` and `OdeLlamaForC
 of `LlamaConfig` and `LlamaForCausalLM`, and `LlamaDecoderLayer` of this module is one of the layer's class.
 """
 
+import copy
 import inspect
 import re
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Any
 
 import torch
 import transformers
 from torch import nn
+from torch.utils._pytree import tree_map
 from transformers import PreTrainedConfig, PreTrainedModel
 from transformers import initialization as init
 from transformers.cache_utils import Cache, CacheLayerMixin, EncoderDecoderCache
@@ -43,6 +45,14 @@ from .schemes_ode_transformer import CorrectorHistory
 
 logger = logging.get_logger(__name__)
 
+# A plain class reads a folder of another model type with no more than a warning, and would compute Euler steps. This
+# text in the place of the kind of attention makes it fail with the text.
+PLAIN_MESSAGE = (
+    "the layers of this model are Runge-Kutta steps: import modeling_ode_transformer, or give "
+    "trust_remote_code=True, and open it with an Auto class"
+)
+# The names under which layers get a cache or a recurrent state.
+CACHE_NAMES = ("cache", "cache_params", "layer_past", "past_key_value", "past_key_values", "shared_kv_states", "state")
 LAYERS = re.compile(r"(-?\d+)?:(-?\d+)?(?::(-?\d+))?")
 
 
@@ -104,11 +114,16 @@ class DepthOptions:
             known = ", ".join(weights.starts) or "none, since nothing is free"
             raise ValueError(f"start={self.start!r} is not a start of {self.coefficients!r} coefficients ({known}).")
         tableau = self.scheme.tableau
+        defaults = {field.name: field.default for field in fields(self)}
         if weights.num_stages not in (None, tableau.num_stages):
             raise ValueError(
                 f"coefficients={self.coefficients!r} needs a scheme of {weights.num_stages} stages, not "
                 f"{tableau.num_stages} (solver={self.solver!r})."
             )
+        names = ("coefficients", "coefficient_sharing", "start", "stage_values", "normalize_stages")
+        idle = [name for name in names if getattr(self, name) not in (defaults[name], "fixed")]
+        if tableau.num_stages == 1 and idle:
+            raise ValueError(f"solver={self.solver!r} has one stage: {' and '.join(idle)} would do nothing.")
         if self.start == "euler" and (self.stage_values == "output" or self.normalize_stages):
             raise ValueError("start='euler' needs stages that are increments without norms: leave start out.")
         if self.scheme.multistep is not None:
@@ -277,6 +292,12 @@ class DepthLayer(nn.Module):
 
     def cache_layers(self, args: tuple, kwargs: dict[str, Any]) -> list | None:
         """The layers of the cache among a layer's arguments; None if there is no cache."""
+        for name in CACHE_NAMES:
+            if kwargs.get(name) is not None and not isinstance(kwargs[name], Cache):
+                raise TypeError(
+                    f"{type(self).__name__} keeps its state in {name}, a {type(kwargs[name]).__name__}, which has no "
+                    "room for the stages of a step: only layers with a Cache can be integrated."
+                )
         for value in (*args, *kwargs.values()):
             if isinstance(value, Cache):
                 cache = value.self_attention_cache if isinstance(value, EncoderDecoderCache) else value
@@ -325,9 +346,15 @@ class DepthConfig:
     # The Auto classes of its models, and the names of these.
     auto_classes: dict[str, str] = {}
 
+    @classmethod
+    def from_dict(cls, config_dict, **kwargs):
+        fields = {name: value for name, value in config_dict.items() if value != PLAIN_MESSAGE}
+        return super().from_dict(fields, **kwargs)
+
     def to_diff_dict(self):
         fields = super().to_diff_dict()
-        return {**fields, "auto_map": {**self.auto_classes, **fields.get("auto_map", {})}}
+        auto_map = {**self.auto_classes, **fields.get("auto_map", {})}
+        return {**fields, "auto_map": auto_map, "attn_implementation": PLAIN_MESSAGE}
 
 
 class DepthModel:
@@ -338,6 +365,13 @@ class DepthModel:
         # Heads such as those for classification open their backbone by an Auto class.
         if not any(isinstance(module, DepthLayer) for module in self.modules()):
             integrate_layers(self, DepthOptions(**(config.ode or {})))
+
+    @classmethod
+    def from_pretrained(cls, *args, **kwargs):
+        """As in transformers. Raises a ValueError if the layers are post-norm."""
+        result = super().from_pretrained(*args, **kwargs)
+        check_pre_norm(result[0] if isinstance(result, tuple) else result)
+        return result
 
     @classmethod
     def is_custom_code(cls):
@@ -365,13 +399,14 @@ def integrate_layers(model: PreTrainedModel, options: DepthOptions) -> None:
 
     Raises:
         TypeError: the layers are of a class that is not one of transformers' own.
-        ValueError: there is no such stack, or its layers are integrated already.
+        ValueError: there is no such stack; or its layers are post-norm (`check_pre_norm`), or integrated already.
     """
     stacks = find_stacks(model, options.stack)
     for name, layers in stacks:
         options.indices(len(layers))
         if any(isinstance(layer, DepthLayer) for layer in layers):
             raise ValueError(f"The layers of {name} are integrated already: start from the original model.")
+    check_pre_norm(model, options)
     for name, layers in stacks:
         like = next(parameter for parameter in layers.parameters() if parameter.is_floating_point())
         # The width of the innermost model around the stack.
@@ -430,6 +465,89 @@ def find_stacks(model: PreTrainedModel, names: Sequence[str] | None) -> list[tup
             f"integrated: {', '.join(stacks) or 'none of its layers is a GradientCheckpointingLayer'}."
         )
     return list(chosen.items())
+
+
+class LayerReached(Exception):
+    """Ends a forward pass in front of a layer."""
+
+
+def check_pre_norm(model: PreTrainedModel, options: DepthOptions | None = None) -> None:
+    """Measures whether the increments of a stack's middle layer depend on the size of its input. Those of a pre-norm
+    layer do not; a post-norm layer maps y to `norm(y + F(y))`, which is no Euler step. What cannot be measured passes:
+    a model without weights or of unknown inputs, and layers that the inputs do not reach.
+
+    Raises:
+        ValueError: the layers are post-norm.
+    """
+    options, inputs = options or DepthOptions(**(model.config.ode or {})), probe_inputs(model)
+    if inputs is None or any(parameter.is_meta for parameter in model.parameters()):
+        return
+    for name, layers in find_stacks(model, options.stack):
+        indices, change = options.indices(len(layers)), 0.0
+        try:
+            change = change_of_increment(model, layers[indices[len(indices) // 2]], inputs)
+        except Exception as error:
+            logger.info("The layers of %s could not be measured: %s", name, error)
+        if change > 0.1:
+            raise ValueError(
+                f"The layers of {name} in {type(model).__name__} are post-norm: their increments depend on the size "
+                "of the states. They are no Euler steps, so that there is no Runge-Kutta step either: choose a model "
+                "whose layers normalize what they read."
+            )
+
+
+def change_of_increment(model: PreTrainedModel, layer: nn.Module, inputs: dict[str, torch.Tensor]) -> float:
+    """How much a layer's increment changes, relative to its size, if its input becomes ten times as large."""
+    arguments: list[Any] = []
+
+    def stop(module, args, kwargs):
+        arguments.extend((args, kwargs))
+        raise LayerReached
+
+    hook, was_training = layer.register_forward_pre_hook(stop, with_kwargs=True), model.training
+    try:
+        with torch.no_grad():
+            model.eval().base_model(**inputs)
+    except LayerReached:
+        pass
+    finally:
+        hook.remove()
+        model.train(was_training)
+    args, kwargs = tree_map(
+        lambda x: None if isinstance(x, Cache) else x.double() if torch.is_tensor(x) and x.is_floating_point() else x,
+        tuple(arguments),
+        is_leaf=lambda x: isinstance(x, Cache),
+    )
+    kwargs.pop("states", None)
+    probe = copy.deepcopy(layer).double().eval()
+    if isinstance(probe, DepthLayer):
+        probe.__class__ = type(probe).__mro__[2]  # the original layer
+    name = state_name(type(probe))
+    shape = (args[0] if args else kwargs.pop(name)).shape
+    z = torch.randn(shape, dtype=torch.double, generator=torch.Generator().manual_seed(0)).to(model.device)
+
+    def increment(z: torch.Tensor) -> torch.Tensor:
+        result = probe(z, *args[1:], **kwargs) if args else probe(**{**kwargs, name: z})
+        return (result if isinstance(result, torch.Tensor) else result[0]) - z
+
+    # Where the sublayers' increments are small beside the states: the second one reads those of the first.
+    with torch.no_grad():
+        small, large = increment(1e3 * z), increment(1e4 * z)
+    return ((large - small).norm() / max(large.norm(), small.norm())).item()
+
+
+def probe_inputs(model: PreTrainedModel) -> dict[str, torch.Tensor] | None:
+    """Small inputs of a model by the name of its first one; None if this module knows none."""
+    config, device = model.config, model.device
+    if model.main_input_name == "input_ids":
+        ids = torch.arange(4, device=device).unsqueeze(0) % config.get_text_config().vocab_size
+        decoder = {"decoder_input_ids": ids} if config.is_encoder_decoder else {}
+        return {"input_ids": ids, **decoder}
+    if model.main_input_name == "pixel_values" and hasattr(config, "image_size"):
+        size = config.image_size
+        sizes = size if isinstance(size, Sequence) else (size, size)
+        return {"pixel_values": torch.zeros(1, config.num_channels, *sizes, device=device, dtype=model.dtype)}
+    return None
 
 
 def state_name(layer_class: type[nn.Module]) -> str:

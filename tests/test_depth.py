@@ -5,6 +5,7 @@ successors' language models against their released code. Other architectures: te
 import copy
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -13,13 +14,17 @@ from transformers import (
     AutoConfig,
     AutoModel,
     AutoModelForCausalLM,
+    AutoModelForSeq2SeqLM,
     AutoModelForSequenceClassification,
+    BartConfig,
+    BertConfig,
     DynamicCache,
     Gemma3Config,
     Gemma3ForConditionalGeneration,
     GPT2Config,
     LlamaConfig,
     LlamaForCausalLM,
+    MambaConfig,
     SwinConfig,
     SwinModel,
     Trainer,
@@ -165,6 +170,16 @@ def test_integrated_layers_hold_the_memory_of_their_evaluations():
     assert len(outputs.hidden_states) == 5 and len(outputs.attentions) == 4 + 2 * 3
 
 
+def bert():
+    return AutoModel.from_config(
+        BertConfig(**{key: value for key, value in SIZES.items() if key != "eos_token_id"})
+    ), {}
+
+
+def pair(config_class):
+    return lambda: (AutoModelForSeq2SeqLM.from_config(config_class(**PAIR)), {})
+
+
 def swin():
     sizes = {
         "image_size": 32,
@@ -178,6 +193,8 @@ def swin():
 
 
 REFUSED = {
+    "post-norm": (bert, "post-norm"),
+    "BART": (pair(BartConfig), "post-norm"),
     "twice": (lambda: (wrapped(), {}), "not a class of transformers"),
     "a model of this package": (
         lambda: (ode.OdeTransformerForCausalLM(ode.OdeTransformerDecoderConfig(vocab_size=61, decoder_layers=1)), {}),
@@ -201,6 +218,15 @@ def test_what_cannot_be_integrated_is_refused(case):
     with pytest.raises((ValueError, TypeError), match=message):
         ode.depth.wrap(model, **options)
     assert before == (type(model), type(model.config), {name: type(module) for name, module in model.named_modules()})
+
+
+def test_new_and_loaded_post_norm_models_are_refused(tmp_path):
+    model = bert()[0]
+    with pytest.raises(ValueError, match="post-norm"):
+        AutoModel.from_config(ode.depth.config(model.config))
+    model.save_pretrained(tmp_path)
+    with pytest.raises(ValueError, match="post-norm"):
+        AutoModel.from_pretrained(tmp_path, config=ode.depth.config(model.config))
 
 
 def test_other_models_keep_a_shared_configuration():
@@ -299,6 +325,14 @@ def test_stacks_of_two_models_have_their_own_widths():
     assert torch.equal(named(**inputs).logits, expected)
 
 
+def test_state_space_layers_are_refused_unless_their_state_is_a_cache():
+    sizes = {"vocab_size": 61, "hidden_size": 16, "state_size": 4, "num_hidden_layers": 2, "pad_token_id": 0}
+    model = ode.depth.wrap(AutoModelForCausalLM.from_config(MambaConfig(**sizes)).eval())
+    layer = model.backbone.layers[0]
+    with pytest.raises(TypeError, match="keeps its state in cache_params, a SimpleNamespace"):
+        layer(torch.randn(1, 3, 16), cache_params=SimpleNamespace())
+
+
 def test_a_cache_of_another_model_is_refused():
     plain = llama()
     for config in (None, plain.config):
@@ -308,8 +342,10 @@ def test_a_cache_of_another_model_is_refused():
             wrapped()(IDS[:, :1], past_key_values=cache)
 
 
-def test_a_saved_configuration_has_what_differs_from_the_defaults(tmp_path):
+def test_a_saved_folder_is_not_opened_as_plain_llama(tmp_path):
     wrapped().save_pretrained(tmp_path)
+    with pytest.raises(ValueError, match="Runge-Kutta steps: import modeling_ode_transformer"):
+        LlamaForCausalLM.from_pretrained(tmp_path)
     config = AutoConfig.from_pretrained(tmp_path)
     assert config.dtype == torch.float32 and config.ode == {"solver": "rk2", "start": "euler"}
     assert AutoConfig.from_pretrained(tmp_path, dtype=torch.bfloat16).dtype == torch.bfloat16

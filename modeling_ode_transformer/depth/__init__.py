@@ -67,7 +67,7 @@ def wrap(model: PreTrainedModel, solver: Any = "rk2", **options: Any) -> PreTrai
 
     Raises:
         TypeError: an unknown option, or the class is not one of transformers' own.
-        ValueError: the value of an option; there is no such stack; its layers are integrated already.
+        ValueError: the value of an option; there is no such stack; its layers are post-norm or integrated already.
     """
     options = {"solver": solver, **options}
     given = DepthOptions(**options)
