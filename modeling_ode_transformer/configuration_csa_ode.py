@@ -36,6 +36,9 @@ class CsaOdeConfig(PreTrainedConfig):
         rtol, atol (`float`, defaults to 1e-3 and 1e-4): Tolerances of `"rkf"`.
         max_solver_steps (`int`, defaults to 1000): Most steps of `"rkf"`.
         num_blocks (`int`, defaults to 1): Number of blocks; more than one without a solver only.
+        gradient (`str`, defaults to `"direct"`): Whether gradients go through all evaluations (`"direct"`), or are
+            found by the `"adjoint"` method, which needs torchdiffeq, more time, and memory that does not grow with the
+            number of steps. They differ by the error of the solvers, and are the same in the limit of small steps.
         attention_output_projection (`bool`, defaults to `True`): Whether the attention's output is multiplied by one
             more (d, d) matrix before it is normalized. Equation 5 has none, but the paper's numbers of parameters, at
             all sizes of tables 2 and 3, have one more such matrix than its equations.
@@ -85,6 +88,7 @@ class CsaOdeConfig(PreTrainedConfig):
     atol: float | int = 1e-4
     max_solver_steps: int = 1000
     num_blocks: int = 1
+    gradient: str = "direct"
     attention_output_projection: bool = True
     position_constant: float | int = 1e-4
     distance_epsilon: float | int = 1e-3
@@ -101,6 +105,15 @@ class CsaOdeConfig(PreTrainedConfig):
                 raise ValueError(f"{name}={kwargs[name]!r} is not a field: did you mean {field[0]}?")
         return super().__new__(cls)
 
+    def __post_init__(self, **kwargs):
+        super().__post_init__(**kwargs)
+        # Not checked on saving: `Trainer` sets it to the tokenizer's.
+        if self.pad_token_id is not None and not 0 <= self.pad_token_id < self.vocab_size:
+            raise ValueError(
+                f"pad_token_id={self.pad_token_id} is not an id below vocab_size={self.vocab_size}: give the "
+                "tokenizer's pad_token_id, or None."
+            )
+
     @property
     def solver_options(self) -> SolverOptions:
         return SolverOptions(self.step_size, self.rtol, self.atol, self.max_solver_steps)
@@ -111,7 +124,7 @@ class CsaOdeConfig(PreTrainedConfig):
         if self.solver == NO_SOLVER:
             return ("num_blocks",)
         tolerances = ("rtol", "atol", "max_solver_steps") if SOLVERS[self.solver].is_adaptive else ()
-        return ("step_size", *tolerances)
+        return ("step_size", *tolerances, "gradient")
 
     @property
     def num_function_evaluations(self) -> int | None:
@@ -126,6 +139,7 @@ class CsaOdeConfig(PreTrainedConfig):
         """Part of the validation at construction and on save: names, ranges, and combinations of fields."""
         choices = {
             "solver": (*SOLVERS, NO_SOLVER),
+            "gradient": ("direct", "adjoint"),
             "num_sentences": (1, 2),
         }
         for field, allowed in choices.items():
@@ -133,11 +147,18 @@ class CsaOdeConfig(PreTrainedConfig):
                 raise ValueError(
                     f"{field}={getattr(self, field)!r} is unknown: choose one of {', '.join(map(str, allowed))}."
                 )
+        for field in ("vocab_size", "embedding_size", "hidden_size", "max_solver_steps", "num_blocks"):
+            if getattr(self, field) < 1:
+                raise ValueError(f"{field}={getattr(self, field)} must be at least 1.")
+        if self.ngram_size < 0:
+            raise ValueError(f"ngram_size={self.ngram_size} must not be negative; 0 means no convolution.")
         positive = ("step_size", "rtol", "atol", "position_constant", "distance_epsilon", "layer_norm_eps")
         for field in (*positive, "initializer_range"):
             value = getattr(self, field)
             if not 0 < value < 1e9:
                 raise ValueError(f"{field}={value} must be a positive number.")
+        if not 0 <= self.dropout < 1:
+            raise ValueError(f"dropout={self.dropout} must be a probability, at least 0 and less than 1.")
         if self.step_size > 1 or (self.step_size == 1 and self.solver == "ark"):
             most = "less than 1 for solver='ark', whose first step is RK4's" if self.solver == "ark" else "at most 1"
             raise ValueError(f"step_size={self.step_size} must be {most}.")
@@ -145,6 +166,15 @@ class CsaOdeConfig(PreTrainedConfig):
             raise ValueError(
                 f"num_blocks={self.num_blocks}, but solver={self.solver!r} integrates one block: set num_blocks=1, or "
                 f"solver={NO_SOLVER!r} to stack blocks."
+            )
+        if self.gradient == "adjoint" and self.solver == NO_SOLVER:
+            raise ValueError(
+                f"gradient='adjoint' needs an ODE solver, not solver={NO_SOLVER!r}: set gradient='direct'."
+            )
+        if self.ngram_size == 0 and self.embedding_size != self.hidden_size:
+            raise ValueError(
+                f"Without a convolution (ngram_size=0) embeddings are not projected: embedding_size="
+                f"{self.embedding_size} must equal hidden_size={self.hidden_size}."
             )
         super().validate_architecture()
 

@@ -17,7 +17,7 @@ from transformers.modeling_utils import PreTrainedModel
 from transformers.utils import auto_docstring, can_return_tuple
 
 from .configuration_csa_ode import NO_SOLVER, CsaOdeConfig
-from .solvers_csa_ode import SOLVERS
+from .solvers_csa_ode import solve
 
 
 @dataclass
@@ -306,8 +306,18 @@ class CsaOdeModel(CsaOdePreTrainedModel):
             for number, block in enumerate(others, 1):
                 states = states + evaluate(block, states, float(number))
             return states.to(dtype), mask.new_full((mask.shape[0],), len(self.blocks), dtype=torch.int64)
-        solve, options = SOLVERS[self.config.solver].solve, self.config.solver_options
-        states, evaluations = solve(lambda z, time: evaluate(self.blocks[0], z, time), states, options, mask)
+        block = self.blocks[0]
+        parameters = None
+        if self.config.gradient == "adjoint":
+            parameters = [parameter for parameter in block.parameters() if parameter.requires_grad]
+        states, evaluations = solve(
+            self.config.solver,
+            lambda states, time: evaluate(block, states, time),
+            states,
+            self.config.solver_options,
+            mask,
+            parameters,
+        )
         return states.to(dtype), evaluations
 
 

@@ -1,5 +1,5 @@
 # Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
-"""The initial value problem of CSAODE: `dG/dt = F(G, t)` from `G(0)` to about `t = 1`.
+"""The initial value problem of CSAODE: `dG/dt = F(G, t)` from `G(0)` to about `t = 1`, and its gradient.
 
 Nothing here needs transformers. Equation numbers are those of the CSAODE paper. A state has the shape (batch, length,
 d). A field is called as `field(state, time)`, where time is a float or a tensor (batch,), and returns a state.
@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
+from torch.autograd.function import once_differentiable
 
 from .integration_ode_transformer import ButcherTableau, integrate, resolve_scheme, weighted_sum
 
@@ -216,10 +217,12 @@ class Solver(NamedTuple):
 
     Args:
         solve: the function that solves it.
+        adjoint_method: torchdiffeq's name for the solver of the adjoint problem, of the same order.
         evaluations: gives the number of evaluations for a number of steps; None if that depends on the problem.
     """
 
     solve: Callable[..., tuple[torch.Tensor, torch.Tensor]]
+    adjoint_method: str
     evaluations: Callable[[int], int] | None
 
     @property
@@ -228,7 +231,96 @@ class Solver(NamedTuple):
 
 
 SOLVERS: dict[str, Solver] = {
-    "rk": Solver(solve_runge_kutta, lambda steps: 4 * steps),
-    "rkf": Solver(solve_adaptive, None),
-    "ark": Solver(solve_accelerated, lambda steps: 4 + 3 * (steps - 1)),
+    "rk": Solver(solve_runge_kutta, "rk4", lambda steps: 4 * steps),
+    "rkf": Solver(solve_adaptive, "dopri5", None),
+    "ark": Solver(solve_accelerated, "rk4", lambda steps: 4 + 3 * (steps - 1)),
 }
+
+
+class AdjointSolution(torch.autograd.Function):
+    """A solution whose gradient comes from solving the adjoint problem backwards in time (Chen et al., 2018, algorithm
+    1). The steps are not kept, so memory does not depend on their number."""
+
+    @staticmethod
+    def forward(ctx, solver, field, options, mask, y, *parameters):
+        y, evaluations = solver.solve(field, y, options, mask)
+        ctx.solver, ctx.field, ctx.options = solver, field, options
+        ctx.save_for_backward(y, *parameters)
+        ctx.mark_non_differentiable(evaluations)
+        return y, evaluations
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, gradient, _):
+        y, *parameters = ctx.saved_tensors
+
+        def adjoint_field(time, state):
+            y, adjoint = state[0].detach().requires_grad_(), state[1]
+            with torch.enable_grad():
+                derivative = ctx.field(y, time)
+                gradients = torch.autograd.grad(
+                    derivative, (y, *parameters), -adjoint, allow_unused=True, materialize_grads=True
+                )
+            return derivative.detach(), *gradients
+
+        options = ctx.options
+        if ctx.solver.is_adaptive:
+            end, arguments = 1.0, {"rtol": options.rtol, "atol": options.atol}
+        else:
+            end = options.num_steps * options.step_size
+            arguments = {"options": {"step_size": options.step_size}}
+        # The problem is linear in the adjoint. With the largest gradient as its unit, tolerances mean the same for all
+        # losses.
+        scale = gradient.abs().max()
+        if not scale.isfinite():  # which a `GradScaler` answers by skipping the update; there is nothing to solve
+            return None, None, None, None, *(torch.full_like(each, math.nan) for each in (y, *parameters))
+        scale = scale.where(scale > 0, torch.ones_like(scale))
+        state = (y, gradient / scale, *map(torch.zeros_like, parameters))
+        times = torch.tensor([end, 0.0], dtype=y.dtype, device=y.device)
+        solution = import_odeint()(adjoint_field, state, times, method=ctx.solver.adjoint_method, **arguments)
+        return None, None, None, None, *(values[-1] * scale for values in solution[1:])
+
+
+def import_odeint() -> Callable:
+    """Imports torchdiffeq's solver only when needed: it imports SciPy, which is slow."""
+    try:
+        from torchdiffeq import odeint
+    except ImportError as error:
+        raise ImportError(
+            "gradient='adjoint' needs torchdiffeq: pip install torchdiffeq, or set gradient='direct' in the "
+            "configuration."
+        ) from error
+    return odeint
+
+
+def solve(
+    name: str,
+    field: Field,
+    y: torch.Tensor,
+    options: SolverOptions,
+    mask: torch.Tensor | None = None,
+    adjoint_parameters: Sequence[torch.Tensor] | None = None,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Solves a problem with one of `SOLVERS`.
+
+    Args:
+        name: a key of `SOLVERS`.
+        field, y: the problem; the dtype is float32 or float64.
+        options: how far and how accurately.
+        mask: bool (batch, length), False for padding; None: there is none.
+        adjoint_parameters: None: gradients go through all evaluations. Otherwise the adjoint method computes them, and
+            these are all tensors with gradients that the field depends on, beside the state. The solution is the
+            same; torchdiffeq solves the adjoint problem.
+
+    Returns:
+        The final state and the number of evaluations of each sentence, int64 (batch,).
+
+    Raises:
+        ImportError: the adjoint method needs torchdiffeq.
+        RuntimeError: see `solve_adaptive`.
+    """
+    solver = SOLVERS[name]
+    if adjoint_parameters is None or not torch.is_grad_enabled():
+        return solver.solve(field, y, options, mask)
+    import_odeint()
+    return AdjointSolution.apply(solver, field, options, mask, y, *adjoint_parameters)

@@ -133,7 +133,7 @@ for kind in ("rk", "rkf", "ark"):
     case(f"csa {kind}", "SequenceClassification", solver=kind, step_size=0.3)
 case("csa blocks", "SequenceClassification", solver="none", num_blocks=3, attention_output_projection=False)
 case("csa pairs", "SequenceClassification", num_sentences=2, step_size=0.5)
-case("csa half", "SequenceClassification", solver="rk", step_size=0.5, dropout=0.3)
+case("csa adjoint", "SequenceClassification", solver="rk", gradient="adjoint", step_size=0.5, dropout=0.3)
 case("csa local", "SequenceClassification", ngram_size=0, hidden_size=8, solver="rk", distance_epsilon=0.1)
 case("csa values", "SequenceClassification", num_labels=1, ngram_size=3, position_constant=1e-2, layer_norm_eps=1e-3)
 case("csa sizes", "SequenceClassification", vocab_size=40, embedding_size=7, pad_token_id=2, initializer_range=0.2)

@@ -1,5 +1,5 @@
 # Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
-"""How fast CSAODE trains with its solvers, and how much memory gradients need.
+"""How fast CSAODE trains with its solvers, and how much memory its two gradient methods need.
 
     python examples/benchmarks/csa_ode.py --train_file data/classification/trec.train.txt.gz --output_file csa_ode.json
 
@@ -36,9 +36,11 @@ def batches_of(lengths: list[int], batch_size: int) -> list[dict[str, torch.Tens
     return batches
 
 
-def model_of(solver: str, step_size: float) -> CsaOdeForSequenceClassification:
+def model_of(solver: str, step_size: float, gradient: str = "direct") -> CsaOdeForSequenceClassification:
     torch.manual_seed(0)
-    config = CsaOdeConfig(vocab_size=WORDS, solver=solver, step_size=step_size, num_labels=LABELS, dropout=0.0)
+    config = CsaOdeConfig(
+        vocab_size=WORDS, solver=solver, step_size=step_size, gradient=gradient, num_labels=LABELS, dropout=0.0
+    )
     return CsaOdeForSequenceClassification(config).train()
 
 
@@ -93,20 +95,21 @@ def kept_bytes(model: torch.nn.Module, batch: dict[str, torch.Tensor]) -> int:
 
 
 def measure_memory(batch, numbers_of_steps: list[int]) -> list[dict]:
-    """Kept bytes and peak memory of a training step, by solver and number of steps."""
+    """Kept bytes and peak memory of a training step, by solver, gradient and number of steps."""
     rows = []
     for solver in ("rk", "ark"):
-        for steps in numbers_of_steps:
-            model = model_of(solver, 1 / steps)
+        for gradient in ("direct", "adjoint"):
+            for steps in numbers_of_steps:
+                model = model_of(solver, 1 / steps, gradient)
 
-            def step(model=model):
-                model(**batch).loss.backward()
-                model.zero_grad()
+                def step(model=model):
+                    model(**batch).loss.backward()
+                    model.zero_grad()
 
-            step()
-            row = {"solver": solver, "steps": steps, "kept": kept_bytes(model, batch)}
-            rows.append(row | {"peak": peak_memory(step)})
-            print(f"| {solver} | {steps} | {row['kept']:,} | {rows[-1]['peak']:,} |", flush=True)
+                step()
+                row = {"solver": solver, "gradient": gradient, "steps": steps, "kept": kept_bytes(model, batch)}
+                rows.append(row | {"peak": peak_memory(step)})
+                print(f"| {solver} | {gradient} | {steps} | {row['kept']:,} | {rows[-1]['peak']:,} |", flush=True)
     return rows
 
 

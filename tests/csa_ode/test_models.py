@@ -261,7 +261,10 @@ def test_pairs_and_single_sentences_are_not_mixed_up(batch):
         ({"solver": "rk", "step_size": 1.5}, "step_size=1.5 must be at most 1"),
         ({"rtol": -1.0}, "rtol=-1.0 must be a positive number"),
         ({"distance_epsilon": math.nan}, "distance_epsilon=nan must be a positive number"),
+        ({"pad_token_id": 10000}, "pad_token_id=10000 is not an id below vocab_size=10000"),
+        ({"ngram_size": 0, "embedding_size": 200}, "embedding_size=200 must equal hidden_size=300"),
         ({"num_blocks": 5}, "num_blocks=5, but solver='ark' integrates one block"),
+        ({"solver": "none", "gradient": "adjoint"}, "gradient='adjoint' needs an ODE solver"),
     ],
 )
 def test_errors_of_the_configuration(values, message):
@@ -349,7 +352,7 @@ def test_bfloat16(solver, batch):
         assert logits.isfinite().all() and (logits.float() - expected).abs().max() < 0.3 * expected.abs().max()
 
 
-@pytest.mark.parametrize("fields", [{"solver": "ark", "step_size": 1.0}, {"solver": "RK"}], ids=str)
+@pytest.mark.parametrize("fields", [{"solver": "ark", "step_size": 1.0}, {"gradient": "Adjoint"}], ids=str)
 def test_fields_that_are_set_after_construction_are_checked(fields, tmp_path):
     tiny_model(solver="rk").save_pretrained(tmp_path)
     with pytest.raises(Exception, match="|".join(fields)):

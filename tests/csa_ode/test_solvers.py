@@ -2,23 +2,22 @@
 """CSAODE's solvers: against closed forms and other libraries."""
 
 import math
+import sys
 from itertools import pairwise
 
 import accelerated_runge_kutta
 import pytest
 import scipy.integrate
 import torch
+import torchdiffeq
+from torch.autograd.graph import saved_tensors_hooks
 
 from modeling_ode_transformer import CsaOdeConfig
 from modeling_ode_transformer.analysis import order_of
 from modeling_ode_transformer.integration_ode_transformer import ButcherTableau
-from modeling_ode_transformer.solvers_csa_ode import ARK4, RKF45, SOLVERS, SolverOptions
+from modeling_ode_transformer.solvers_csa_ode import ARK4, RKF45, SOLVERS, SolverOptions, solve
 
 from .conftest import tiny_model
-
-
-def solve(name, *problem):
-    return SOLVERS[name].solve(*problem)
 
 
 def nonlinear(y, time=None):
@@ -184,13 +183,114 @@ def test_adaptive_steps_that_lead_nowhere_end():
         solve("rkf", lambda y, time: y * math.nan, START, options)
 
 
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        generator = torch.Generator().manual_seed(0)
+        self.weight = torch.nn.Parameter(torch.randn(4, 4, generator=generator, dtype=torch.float64))
+
+    def forward(self, time, y):
+        return torch.tanh(y @ self.weight)
+
+
+@pytest.mark.parametrize("name, step_size, tolerance", [("rk", 0.01, 1e-7), ("ark", 0.01, 1e-7), ("rkf", 0.1, 1e-7)])
+def test_adjoint_gradients_are_the_direct_ones(name, step_size, tolerance):
+    """And those of torchdiffeq's own adjoint method."""
+    net, options = Net(), SolverOptions(step_size, 1e-10, 1e-10)
+
+    def gradients(integrate):
+        start = START.clone().requires_grad_()
+        loss = integrate(start).square().sum()
+        return torch.autograd.grad(loss, (start, net.weight))
+
+    direct = gradients(lambda y: solve(name, lambda z, t: net(t, z), y, options)[0])
+    adjoint = gradients(
+        lambda y: solve(name, lambda z, t: net(t, z), y, options, adjoint_parameters=list(net.parameters()))[0]
+    )
+    times = torch.tensor([0.0, 1.0], dtype=torch.float64)
+    expected = gradients(lambda y: torchdiffeq.odeint_adjoint(net, y, times, rtol=1e-11, atol=1e-11)[-1])
+    for first, second, third in zip(direct, adjoint, expected):
+        torch.testing.assert_close(first, second, rtol=tolerance, atol=tolerance)
+        torch.testing.assert_close(second, third, rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("name", list(SOLVERS))
+def test_adjoint_gradients_are_in_proportion_to_the_loss(name):
+    """Those of an adaptive solver too, whose steps depend on what it solves. A factor of 2^-40 rounds nothing."""
+    net, start = Net(), START.clone().requires_grad_()
+    options = SolverOptions(0.1, 1e-5, 1e-5)
+
+    def gradients(factor):
+        parameters = list(net.parameters())
+        y, _ = solve(name, lambda z, t: net(t, z), start, options, adjoint_parameters=parameters)
+        return torch.autograd.grad(factor * y.square().sum(), (start, *parameters))
+
+    for found, small, nothing in zip(gradients(1.0), gradients(2.0**-40), gradients(0.0)):
+        assert found.abs().max() > 0.1
+        torch.testing.assert_close(2.0**40 * small, found, rtol=1e-12, atol=0)
+        assert not nothing.any()
+
+
 @pytest.mark.parametrize("solver, factor", zip(SOLVERS, (math.inf, math.nan, math.inf)))
 def test_gradients_that_are_not_finite_reach_a_gradient_scaler(solver, factor, batch):
-    """Which skips the update."""
-    model = tiny_model(solver=solver)
-    before = {name: parameter.clone() for name, parameter in model.named_parameters()}
-    optimizer, scaler = torch.optim.SGD(model.parameters(), lr=1.0), torch.amp.GradScaler("cpu")
-    scaler.scale(factor * model(**batch).logits.sum()).backward()
-    assert not model.get_parameter("model.blocks.0.q_proj.weight").grad.isfinite().any()
-    scaler.step(optimizer)
-    assert all(parameter.equal(before[name]) for name, parameter in model.named_parameters())
+    """Which skips the update, whatever the gradient is computed by."""
+    for gradient in ("direct", "adjoint"):
+        model = tiny_model(solver=solver, gradient=gradient)
+        before = {name: parameter.clone() for name, parameter in model.named_parameters()}
+        optimizer, scaler = torch.optim.SGD(model.parameters(), lr=1.0), torch.amp.GradScaler("cpu")
+        scaler.scale(factor * model(**batch).logits.sum()).backward()
+        assert not model.get_parameter("model.blocks.0.q_proj.weight").grad.isfinite().any()
+        scaler.step(optimizer)
+        assert all(parameter.equal(before[name]) for name, parameter in model.named_parameters())
+
+
+@pytest.mark.parametrize("solver", list(SOLVERS))
+def test_adjoint_changes_no_output_and_approaches_the_direct_gradients(solver, batch):
+    """All parameters of a whole model, in float64."""
+    model = tiny_model(solver=solver, step_size=0.02, rtol=1e-8, atol=1e-8)
+    labels = torch.tensor([0, 1, 2, 0])
+    found = {}
+    for gradient in ("direct", "adjoint"):
+        model.config.gradient = gradient
+        output = model(**batch, labels=labels)
+        found[gradient] = output.logits, torch.autograd.grad(output.loss, list(model.parameters()))
+    torch.testing.assert_close(found["adjoint"][0], found["direct"][0], rtol=0, atol=0)
+    for first, second in zip(found["adjoint"][1], found["direct"][1]):
+        torch.testing.assert_close(first, second, rtol=1e-2, atol=1e-2 * second.abs().max().item())
+
+
+def saved_bytes(model, inputs):
+    """What autograd keeps between forward and backward, parameters apart."""
+    parameters = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
+    kept = {}
+
+    def pack(tensor):
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in parameters:
+            kept[storage.data_ptr()] = (storage.nbytes(), tensor)
+        return tensor
+
+    with saved_tensors_hooks(pack, lambda tensor: tensor):
+        model(**inputs, labels=torch.zeros(4, dtype=torch.long))
+    return sum(size for size, _ in kept.values())
+
+
+@pytest.mark.parametrize("solver", ["rk", "ark"])
+def test_memory_of_the_adjoint_does_not_grow_with_the_steps(solver, batch):
+    kept = {
+        gradient: [
+            saved_bytes(tiny_model(solver=solver, step_size=1 / steps, gradient=gradient), batch) for steps in (2, 20)
+        ]
+        for gradient in ("direct", "adjoint")
+    }
+    assert kept["adjoint"][0] == kept["adjoint"][1] < kept["direct"][0]
+    assert kept["direct"][1] > 5 * kept["direct"][0]
+
+
+def test_the_adjoint_says_that_it_needs_torchdiffeq(monkeypatch, batch):
+    monkeypatch.setitem(sys.modules, "torchdiffeq", None)
+    model = tiny_model(gradient="adjoint")
+    with pytest.raises(ImportError, match="pip install torchdiffeq"):
+        model(**batch)
+    with torch.no_grad():
+        model(**batch)
