@@ -8,12 +8,10 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
-import torch
 from huggingface_hub.dataclasses import strict
 from transformers import PreTrainedConfig
 from transformers.activations import ACT2FN
 from transformers.dynamic_module_utils import get_relative_import_files
-from transformers.utils import logging
 
 from .integration_ode_transformer import (
     LARGEST,
@@ -23,13 +21,9 @@ from .integration_ode_transformer import (
     ButcherTableau,
     Scheme,
     as_data,
-    integrate,
     resolve_scheme,
 )
 from .schemes_ode_transformer import COEFFICIENTS, HISTORIES
-
-
-logger = logging.get_logger(__name__)
 
 
 class Part(NamedTuple):
@@ -80,20 +74,6 @@ RANGES: tuple[tuple[tuple[str, ...], Callable[[Any], bool], str], ...] = (
     (("step_size", "layer_norm_eps"), lambda x: 0 < x <= LARGEST, f"must be a positive number of at most {LARGEST}"),
     (PROBABILITIES, lambda p: 0 <= p < 1, "must be a probability, at least 0 and less than 1"),
 )
-PIPELINES_FILE = "pipeline_ode_transformer.py"
-
-
-class Pipelines(dict):
-    """The entries of `custom_pipelines` by task. That of "translation" also serves "translation_en_to_de"."""
-
-    def __contains__(self, task):
-        return super().__contains__(task) or (str(task).startswith("translation_") and "translation" in self)
-
-    def __missing__(self, task):
-        if task in self:
-            return self["translation"]
-        raise KeyError(task)
-
 
 # The paper's sizes (tables 1 and 3) by its names; parameters are counted with 34040 shared pieces.
 PRESETS: dict[str, dict[str, int]] = {
@@ -212,9 +192,6 @@ class OdeTransformerDecoderConfig(PreTrainedConfig):
 
     def __new__(cls, *args, **kwargs):
         # Only here can one see which names were given. A saved configuration may hold any, and names its version.
-        for alias, field in cls.attribute_map.items():
-            if alias in kwargs and kwargs.get(field, kwargs[alias]) != kwargs[alias]:
-                raise ValueError(f"{alias}={kwargs[alias]!r} contradicts {field}={kwargs[field]!r}: give one of them.")
         for name in () if "transformers_version" in kwargs else kwargs:
             if hasattr(cls, name):
                 continue
@@ -224,15 +201,7 @@ class OdeTransformerDecoderConfig(PreTrainedConfig):
         return super().__new__(cls)
 
     def __setattr__(self, name, value):
-        if name.endswith("_solver"):
-            value = as_data(value)
-        elif name == "custom_pipelines" and value is not None:
-            value = Pipelines(value)
-        super().__setattr__(name, value)
-
-    def __post_init__(self, **kwargs):
-        super().__post_init__(**kwargs)
-        self.check_tokens()
+        super().__setattr__(name, as_data(value) if name.endswith("_solver") else value)
 
     @classmethod
     def from_dict(cls, config_dict: dict[str, Any], **kwargs) -> "OdeTransformerDecoderConfig":
@@ -246,46 +215,20 @@ class OdeTransformerDecoderConfig(PreTrainedConfig):
         return super().from_dict(config_dict, **kwargs)
 
     def save_pretrained(self, save_directory: str | Path, push_to_hub: bool = False, **kwargs):
-        """As in transformers; beside a model's code, the saved configuration names the class for each Auto class that
-        can open the model. The code of pipelines that it names is saved with it. The configuration itself stays as it
-        is, but for `auto_map`."""
-        folder = Path(save_directory)
-        for path in self.code_of_pipelines(folder):
-            folder.mkdir(parents=True, exist_ok=True)
-            shutil.copy(path, folder)
-        saved = copy.deepcopy(self)
-        saved.__dict__.pop("own_schemes", None)
-        for name, value in self.fields_beside_code(folder).items():
-            setattr(saved, name, value)
-        super(OdeTransformerDecoderConfig, saved).save_pretrained(save_directory, **kwargs)
-        if hasattr(saved, "auto_map"):
-            self.auto_map = saved.auto_map  # where transformers notes it, too
-        if push_to_hub:
-            self.push_to_hub(kwargs.pop("repo_id", folder.name), **kwargs)
-
-    def code_of_pipelines(self, folder: Path) -> list[Path]:
-        """The files beside this one that the pipelines of `custom_pipelines` need in the folder."""
-        entries = (getattr(self, "custom_pipelines", None) or {}).values()
-        files = {Path(__file__).with_name(f"{entry['impl'].split('.')[0]}.py") for entry in entries}
-        own = sorted(file for file in files if file.is_file() and file.parent.resolve() != folder.resolve())
-        return [Path(path) for file in own for path in (file, *get_relative_import_files(file))]
-
-    def fields_beside_code(self, folder: Path) -> dict[str, Any]:
-        """The fields that depend on the code in the folder or on that saved there: the classes that open the model,
-        its pipelines, and the files of the user that define its schemes."""
-        fields: dict[str, Any] = {"own_schemes": own} if (own := self.own_entries()) else {}
-        module = [*self.model_classes.values()][-1].split(".")[0]
-        if (folder / f"{module}.py").is_file():
-            named = getattr(self, "auto_map", None) or {}
-            others = {key: name for key, name in named.items() if not str(name).startswith(module)}
-            fields["auto_map"] = others | self.model_classes
-        pipelines = getattr(self, "custom_pipelines", None)
-        if pipelines and not (folder / PIPELINES_FILE).is_file():
-            lost = PIPELINES_FILE.removesuffix("py")
-            fields["custom_pipelines"] = {
-                task: entry for task, entry in pipelines.items() if not entry["impl"].startswith(lost)
-            }
-        return fields
+        """As in transformers. The saved configuration names the class for each Auto class that can open the model, and
+        the files of the user that define its schemes. The code of pipelines that it names is saved with it."""
+        for entry in (getattr(self, "custom_pipelines", None) or {}).values():
+            file = Path(__file__).with_name(f"{entry['impl'].split('.')[0]}.py")
+            for path in (file, *get_relative_import_files(file)) if file.is_file() else ():
+                Path(save_directory).mkdir(parents=True, exist_ok=True)
+                shutil.copy(path, save_directory)
+        self.auto_map = {**(getattr(self, "auto_map", None) or {}), **self.model_classes}
+        self.__dict__.pop("own_schemes", None)
+        if own := self.own_entries():
+            self.own_schemes = own
+        super().save_pretrained(save_directory, **kwargs)
+        if push_to_hub:  # transformers' own way would upload only the files that it has written
+            self.push_to_hub(kwargs.pop("repo_id", Path(save_directory).name), **kwargs)
 
     def own_entries(self) -> dict[str, str]:
         """The model's schemes, coefficients and history from users' files, and the names of these files."""
@@ -294,27 +237,6 @@ class OdeTransformerDecoderConfig(PreTrainedConfig):
             solver = getattr(self, f"{stack}_solver")
             names += [getattr(self, f"{stack}_coefficients"), solver["predictor"] if "predictor" in solver else solver]
         return {name: OWN_ENTRIES[name] for name in names if isinstance(name, str) and name in OWN_ENTRIES}
-
-    def check_tokens(self) -> None:
-        """Checks that the special tokens are in the vocabulary. Saving does not check it: `Trainer` sets them to the
-        tokenizer's.
-
-        Raises:
-            ValueError: an id is not below `vocab_size` or, for the decoder's tokens, `decoder_vocab_size`.
-        """
-        if self.eos_token_id == []:
-            raise ValueError("eos_token_id=[] names no token: give an id, or None.")
-        for name in ("bos_token_id", "eos_token_id", "decoder_start_token_id", "pad_token_id"):
-            value = getattr(self, name, None)
-            for field in ("vocab_size", "decoder_vocab_size"):
-                size = getattr(self, field, None)
-                is_limit = size is not None and (name == "pad_token_id" or size == self.target_vocab_size)
-                ids = value if isinstance(value, list) else [value or 0]
-                if is_limit and not all(0 <= each < size for each in ids):
-                    raise ValueError(
-                        f"{name}={value} is not an id below {field}={size}: give the tokenizer's id, or resize the "
-                        "embeddings to the tokenizer."
-                    )
 
     @classmethod
     def from_preset(cls, name: str, **kwargs) -> "OdeTransformerDecoderConfig":
@@ -397,8 +319,6 @@ class OdeTransformerDecoderConfig(PreTrainedConfig):
                 raise ValueError(
                     f"d_model={self.d_model} is not a multiple of {field}={getattr(self, field)}: change one of them."
                 )
-        if self.position_embedding_type == "sinusoidal" and self.d_model < 4:
-            raise ValueError(f"d_model={self.d_model} is too small for sinusoidal positions, which need at least 4.")
         for stack in self.stacks:
             self._validate_scheme(stack)
         self._validate_coefficients()
@@ -414,45 +334,22 @@ class OdeTransformerDecoderConfig(PreTrainedConfig):
                 f"{tableau.num_stages}: choose a solver of two stages (rk2, midpoint, ralston), or other coefficients "
                 "(fixed, ones, learned, sigmoid, tanh, ema)."
             )
-        if coefficients not in ("fixed", "ones") and tableau.num_stages == 1:
-            logger.warning_once(f"{stack}_coefficients={coefficients!r} has no effect: {name} has one stage.")
         if (coefficients == "fixed" or tableau.num_stages == 1) and not tableau.is_consistent:
             advice = f", or choose another {stack}_coefficients, as 'learned'" if tableau.num_stages > 1 else ""
             raise ValueError(
                 f"The weights of {name} sum to {tableau.total_weight:g}, counting the stages that start from the "
                 f"whole state, and fixed coefficients have to sum to 1: correct the tableau{advice}."
             )
-        is_output = self.stage_values == "output" and self.layer_history == "none" and tableau.num_stages > 1
-        if is_output and (
-            coefficients == "ones" or (coefficients == "learned" and self.coefficient_start in (None, "ones"))
-        ):
-            # Before training, outputs are about as large as inputs. Norms square the states.
-            state, ones = torch.ones((), dtype=torch.float64, device="cpu"), [1.0] * tableau.num_stages
-            growth = integrate(lambda z, _: z, state, tableau, lambda _: ones, self.step_size, 1)
-            if growth ** (getattr(self, f"{stack}_layer_calls") * self.steps_per_layer) > 1e19:
-                logger.warning_once(
-                    f"stage_values='output' with {stack}_coefficients={coefficients!r} makes states {growth:g} times "
-                    f"as large in each step, and {stack}_layers={getattr(self, f'{stack}_layers')} too large for "
-                    f"float32 at the start: choose stage_values='increment', {stack}_coefficients='fixed', or "
-                    "layer_history='learned_dense'."
-                )
         if scheme.corrector_iterations and self.layer_history != "learned_dense":
             raise ValueError(
                 f"{name} corrects its steps over a history of layers, but layer_history={self.layer_history!r}: set "
                 "layer_history='learned_dense'."
             )
-        if scheme.multistep is None:
-            return
         integrated = [field for field, parts in VECTOR_FIELDS.items() if all(part.is_integrated for part in parts)]
-        if self.vector_field not in integrated:
+        if scheme.multistep is not None and self.vector_field not in integrated:
             raise ValueError(
                 f"{name} steps from block to block, and vector_field={self.vector_field!r} leaves a sublayer out: "
                 f"choose one of {', '.join(integrated)}."
-            )
-        if self.layer_history != "none":
-            logger.warning_once(
-                f"{name} combines the states of blocks, and so does layer_history={self.layer_history!r}: the scheme "
-                "of the paper's table 7 has layer_history='none'."
             )
 
     def _validate_coefficients(self):
@@ -474,14 +371,6 @@ class OdeTransformerDecoderConfig(PreTrainedConfig):
                 f"coefficient_start={self.coefficient_start!r} is for {', '.join(map(repr, starting))} coefficients, "
                 f"not for {chosen or 'blocks of one stage'}."
             )
-        if not stages:
-            idle = {"normalize_stages": True, "stage_values": "output", "coefficient_sharing": "layer"}
-            for field, value in idle.items():
-                if getattr(self, field) == value:
-                    solvers = " and ".join(
-                        f"{stack}_solver={getattr(self, f'{stack}_solver')!r}" for stack in self.stacks
-                    )
-                    logger.warning_once(f"{field}={value!r} has no effect: {solvers} has one stage.")
 
 
 @strict

@@ -90,10 +90,6 @@ class OdeTransformerRecurrenceConfig(OdeTransformerConfig):
         """Whether the recurrence encoder has a state for each word of the source rather than a fixed number."""
         return self.recurrence_encoder == "birnn" or self.recurrence_steps is None
 
-    def num_recurrence_states(self, source_length: int) -> int:
-        """The number of the recurrence encoder's states for sources padded to `source_length` words."""
-        return source_length if self.recurrence_has_words else self.recurrence_steps
-
     def source_length(self, num_states: int) -> int:
         """The padded length of sources, from the total number of states of both encoders."""
         return num_states // 2 if self.recurrence_has_words else num_states - self.recurrence_steps

@@ -12,7 +12,7 @@ import copy
 import inspect
 import re
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Any
@@ -30,7 +30,6 @@ from transformers.utils import logging
 
 from .integration_ode_transformer import (
     COEFFICIENTS,
-    ButcherTableau,
     LayerHistory,
     LearnedDenseLayerHistory,
     Scheme,
@@ -90,8 +89,6 @@ class DepthOptions:
     stack: Any = None
 
     def __post_init__(self):
-        if not isinstance(self.solver, (str, Mapping, ButcherTableau)):
-            raise ValueError(f"solver={self.solver!r} must be a name, a tableau or a mapping.")
         self.solver, layers = as_data(self.solver), self.layers
         if isinstance(layers, slice):
             ends = (layers.start, layers.stop, layers.step)
@@ -112,8 +109,6 @@ class DepthOptions:
         for name, values in choices.items():
             if getattr(self, name) not in values:
                 raise ValueError(f"{name}={getattr(self, name)!r}: choose one of {', '.join(map(str, values))}.")
-        if not isinstance(self.steps_per_layer, int) or self.steps_per_layer < 1:
-            raise ValueError(f"steps_per_layer={self.steps_per_layer!r} must be an integer of at least 1.")
         weights = COEFFICIENTS[self.coefficients]
         if self.start is not None and self.start not in weights.starts:
             known = ", ".join(weights.starts) or "none, since nothing is free"

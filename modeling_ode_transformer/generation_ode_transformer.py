@@ -5,7 +5,6 @@ import copy
 import math
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
-from numbers import Real
 from types import ModuleType
 from typing import Any
 
@@ -21,15 +20,6 @@ from .layers_ode_transformer import one_cache
 CACHE_NAMES = ("cache", "past_key_values")
 CACHE_NAME = next(name for name in CACHE_NAMES if name in Seq2SeqLMOutput.__dataclass_fields__)
 MAX_LEN_OPTIONS = ("max_len_a", "max_len_b")
-
-
-def check_max_len(max_len_a: float, max_len_b: float) -> None:
-    """Raises a ValueError unless both are finite numbers of at least 0 and one is positive."""
-    for name, value in zip(MAX_LEN_OPTIONS, (max_len_a, max_len_b)):
-        if not isinstance(value, Real) or not math.isfinite(value) or value < 0:
-            raise ValueError(f"{name}={value!r} must be a number of at least 0.")
-    if max_len_a == max_len_b == 0:
-        raise ValueError("max_len_a=0 and max_len_b=0 allow no output: set one of them.")
 
 
 def position_limit(config: PreTrainedConfig) -> int | None:
@@ -72,14 +62,14 @@ class SourceLengthLogitsProcessor(LogitsProcessor):
 
     Args:
         source_lengths: the tokens in each source, its end token included: integers of shape (sources,).
-        max_len_a, max_len_b: numbers of at least 0.
+        max_len_a, max_len_b: numbers of at least 0. With two zeros, outputs are empty.
         eos_token_id: the end-of-sequence token, or several.
         prompt_length: number of tokens that the decoder starts with.
         min_new_tokens: the smallest limit.
         max_new_tokens: the most tokens in an output, its end-of-sequence token included; None: any number.
 
     Raises:
-        ValueError: `max_len_a` or `max_len_b` is negative or not a number, or there is no end-of-sequence token.
+        ValueError: there is no end-of-sequence token.
     """
 
     def __init__(
@@ -92,7 +82,6 @@ class SourceLengthLogitsProcessor(LogitsProcessor):
         min_new_tokens: int = 0,
         max_new_tokens: int | None = None,
     ):
-        check_max_len(max_len_a, max_len_b)
         if eos_token_id is None or eos_token_id == []:
             raise ValueError("max_len_a and max_len_b end outputs with the end-of-sequence token: set eos_token_id.")
         self.eos_token_ids = torch.as_tensor(eos_token_id).view(-1).tolist()
@@ -126,8 +115,6 @@ def mask_of_sources(inputs: torch.Tensor | None, given: Mapping, pad_token_id: i
         return ids != pad_token_id
     states = [each for each in (ids, given.get("inputs_embeds")) if each is not None]
     states = states or [(given.get("encoder_outputs") or [None])[0]]
-    if states[0] is None:
-        raise ValueError("max_len_a and max_len_b count the tokens of sources, but there are none: give input_ids.")
     return torch.ones(states[0].shape[:2], device=states[0].device)
 
 
@@ -153,7 +140,6 @@ def with_source_limits(
     if limits == [None, None]:
         return generation_config, given
     limits = [limit or 0 for limit in limits]
-    check_max_len(*limits)
     sources = mask_of_sources(inputs, given, value("pad_token_id"))
     prompt_length = prepared_prompt_length(value, given.get("decoder_input_ids"))
     shortest = value("min_new_tokens")
@@ -226,9 +212,8 @@ class OdeTransformerGenerationMixin(GenerationMixin):
         )
 
     def recomputes(self) -> bool:
-        """Whether blocks or stages are recomputed in the model's current mode."""
-        flags = ("gradient_checkpointing", "recomputes_stages")
-        return self.training and any(getattr(module, flag, False) for module in self.modules() for flag in flags)
+        """Whether blocks are recomputed in the model's current mode."""
+        return self.training and any(getattr(module, "gradient_checkpointing", False) for module in self.modules())
 
     def save_pretrained(self, *args, **kwargs):
         # Marked as derived from the model's configuration, it would lose its other options when loaded.

@@ -86,21 +86,6 @@ TOLERANCE = 5e-6
 LARGEST = 2**15
 
 
-def numbers(name: str, values: Sequence, depth: int = 1) -> tuple:
-    """Returns `values` as a tuple of floats, or with `depth` 2 as a tuple of such tuples. A ValueError, which calls
-    them `name`, if they are not lists of numbers within `LARGEST`."""
-    if not isinstance(values, Sequence) or isinstance(values, (str, bytes)):
-        raise ValueError(f"{name}={values!r} of a Butcher tableau must be a list.")
-    if depth > 1:
-        return tuple(numbers(f"Row {i} of {name}", value, depth - 1) for i, value in enumerate(values))
-    for value in values:
-        is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-        if not is_number or not abs(value) <= LARGEST:
-            text = repr(value)[:40]
-            raise ValueError(f"{name} of a Butcher tableau has {text}: give numbers within ±{LARGEST}.")
-    return tuple(map(float, values))
-
-
 @dataclass(frozen=True)
 class ButcherTableau:
     """An explicit one-step scheme as data for `integrate`.
@@ -123,8 +108,10 @@ class ButcherTableau:
     y: tuple[float, ...] | None = None
 
     def __post_init__(self):
-        rows, weights = numbers("a", self.a, depth=2), numbers("b", self.b)
-        starts = (1.0,) * len(weights) if self.y is None else numbers("y", self.y)
+        rows, weights = [tuple(map(float, row)) for row in self.a], tuple(map(float, self.b))
+        starts = (1.0,) * len(weights) if self.y is None else tuple(map(float, self.y))
+        if not all(abs(number) <= LARGEST for row in (*rows, weights, starts) for number in row):
+            raise ValueError(f"A Butcher tableau has numbers within ±{LARGEST}, unlike {self}.")
         if not weights:
             raise ValueError("A Butcher tableau needs at least one stage, but `b` is empty.")
         if not len(rows) == len(weights) == len(starts):
@@ -173,15 +160,10 @@ class ButcherTableau:
 
         Raises:
             OSError: the file does not exist or cannot be read.
-            ValueError: the file does not hold such a JSON object, or the tableau is invalid.
+            TypeError: the file holds something else.
+            ValueError: the file is not JSON, or the tableau is invalid.
         """
-        try:
-            tableau = json.loads(Path(path).read_text(encoding="utf-8-sig"))
-        except (ValueError, RecursionError) as error:
-            raise ValueError(f"{path} is not JSON: {error}.") from error
-        if not isinstance(tableau, dict) or "predictor" in tableau:
-            raise ValueError(f'{path} holds {tableau!r}, not a tableau {{"a": [[], ...], "b": [...]}}.')
-        return resolve_scheme(tableau).tableau
+        return cls(**json.loads(Path(path).read_text(encoding="utf-8")))
 
 
 EULER = ButcherTableau(a=((),), b=(1,))

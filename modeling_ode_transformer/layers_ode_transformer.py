@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 from torch.autograd import forward_ad
-from transformers.cache_utils import Cache, EncoderDecoderCache
+from transformers.cache_utils import Cache
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from transformers.processing_utils import Unpack
@@ -19,12 +19,6 @@ from transformers.utils.import_utils import is_tracing
 
 from .configuration_ode_transformer import OdeTransformerConfig
 from .integration_ode_transformer import COEFFICIENTS, StageCoefficients
-
-
-# What layers, attention functions, losses and the capturing of outputs read beside named arguments, and named
-# arguments of heads and decoders, which encoders get too.
-OPTIONS = {*TransformersKwargs.__optional_keys__, "output_cross_attentions"}
-OPTIONS |= {"ignore_index", "labels", "logits_to_keep", "shift_labels", "use_cache"}
 
 
 class OdeTransformerScaledWordEmbedding(nn.Embedding):
@@ -416,21 +410,3 @@ def one_cache(cache: Any, past_key_values: Any) -> Any:
     if cache is not None and past_key_values is not None:
         raise TypeError("cache and past_key_values are two names of one argument: give one of them.")
     return past_key_values if cache is None else cache
-
-
-def refuse_options(options: dict[str, Any]) -> None:
-    """Raises a TypeError if `forward` gets an argument that nothing reads. It may be the new name of one that changes
-    the result."""
-    if unknown := [name for name, value in options.items() if name not in OPTIONS and value is not None]:
-        raise TypeError(f"This model does not read the arguments {', '.join(unknown)}: leave them out.")
-
-
-def check_cache_entries(cache: Cache, needed: int) -> None:
-    """Raises a ValueError if a cache that has entries has fewer than a decoder needs for its self-attentions."""
-    cache = cache.self_attention_cache if isinstance(cache, EncoderDecoderCache) else cache
-    if getattr(cache, "layer_class_to_replicate", None) is None and 0 < len(cache.layers) < needed:
-        raise ValueError(
-            f"The cache has {len(cache.layers)} entries, but this decoder needs {needed}, one for each "
-            "evaluation of a block's attention: make it by the configuration, DynamicCache(config=model.config). "
-            "PEFT's prefix tuning makes one for each layer: use it only if the decoder's blocks have one stage."
-        )

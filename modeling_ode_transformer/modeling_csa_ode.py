@@ -239,11 +239,7 @@ class CsaOdeModel(CsaOdePreTrainedModel):
             0 for padding; by default, the ids say what is padding. A sentence with only padding counts as one padding
             word.
         """
-        if (input_ids is None) == (inputs_embeds is None):
-            raise ValueError("Give either input_ids or inputs_embeds.")
         given = input_ids if inputs_embeds is None else inputs_embeds
-        if given.shape[1] == 0:
-            raise ValueError(f"The sentences have no words: the input's shape is {tuple(given.shape)}.")
         if attention_mask is not None:
             mask = attention_mask.bool()
         elif input_ids is not None and self.config.pad_token_id is not None:

@@ -8,9 +8,6 @@ cross-attention and a cache; the heads only project. The equations are in `OdeTr
 `LearnedDenseLayerHistory` (DLCL) and `OdeTransformerRelativeKeys` (Shaw).
 """
 
-if not __package__:
-    raise ImportError(f"Start Python in another folder, or with -P: here it takes {__file__} for the package.")
-
 import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -50,7 +47,6 @@ from .integration_ode_transformer import (
     normalized,
 )
 from .layers_ode_transformer import (
-    OPTIONS,
     BlockInputs,
     OdeTransformerAttention,
     OdeTransformerAttentionProjection,
@@ -58,7 +54,6 @@ from .layers_ode_transformer import (
     OdeTransformerRelativeKeys,
     attended_positions,
     autocast_dtype,
-    check_cache_entries,
     count_positions,
     make_coefficients,
     make_position_embedding,
@@ -66,7 +61,6 @@ from .layers_ode_transformer import (
     make_word_embedding,
     mask_and_distances,
     one_cache,
-    refuse_options,
 )
 from .schemes_ode_transformer import CorrectorHistory
 
@@ -90,12 +84,6 @@ class OdeTransformerPreTrainedModel(PreTrainedModel):
     def __init__(self, config: OdeTransformerConfig, *args, **kwargs):
         # Fields may have changed since construction, as in `from_pretrained(folder, field=value)`.
         config.validate()
-        wanted = self.config_class.model_type
-        if config.model_type != wanted and not isinstance(self, OdeTransformerStack):
-            raise ValueError(
-                f"{type(self).__name__} has configurations of the type {wanted!r} ({self.config_class.__name__}), not "
-                f"{config.model_type!r}: open saved models with an Auto class."
-            )
         super().__init__(config, *args, **kwargs)
 
     def _init_weights(self, module):
@@ -122,22 +110,6 @@ class OdeTransformerPreTrainedModel(PreTrainedModel):
         else:
             super()._init_weights(module)
 
-    @classmethod
-    def from_pretrained(cls, pretrained_model_name_or_path, *args, use_safetensors: bool | None = True, **kwargs):
-        """As in transformers, but reads only safetensors unless `use_safetensors=False` allows files of `torch.save`
-        (with `weights_only=True`, so that no code runs). `None`, transformers' default, counts as True.
-
-        Raises:
-            OSError: there are no safetensors files.
-        """
-        name, use_safetensors = pretrained_model_name_or_path, use_safetensors is not False
-        try:
-            return super().from_pretrained(name, *args, use_safetensors=use_safetensors, **kwargs)
-        except OSError as error:
-            if use_safetensors and "safetensors" in str(error):
-                raise OSError(f"{error} Older files (.bin) are only read with use_safetensors=False.") from error
-            raise
-
     def save_pretrained(self, *args, **kwargs):
         # PEFT sets the field to False when it merges an adapter of tied embeddings.
         base, head = self.base_model, self.get_output_embeddings()
@@ -146,42 +118,20 @@ class OdeTransformerPreTrainedModel(PreTrainedModel):
             self.config.tie_word_embeddings = True
         return super().save_pretrained(*args, **kwargs)
 
-    def _get_resized_lm_head(self, old_lm_head, new_num_tokens=None, transposed=False, mean_resizing=True):
-        """As in transformers, but new rows are initialized like an output projection."""
-        new = super()._get_resized_lm_head(old_lm_head, new_num_tokens, transposed, mean_resizing)
-        if type(new) is nn.Linear and not mean_resizing:
-            with torch.no_grad():
-                new.weight[old_lm_head.out_features :].normal_(std=self.config.d_model**-0.5)
-        return new
-
     def _set_gradient_checkpointing(self, enable=True, gradient_checkpointing_func=None, **kwargs):
-        """Serves `activation_checkpointing_enable`, whose `use_reentrant` is False here unless it is given.
-
-        One more option, `{"stages": True}`, recomputes the stages of Runge-Kutta blocks instead of whole blocks: all
-        but the last stage of a block, whose activations are kept as in a residual block. It needs about the memory of
-        the residual model, and less time than recomputing blocks.
+        """As in transformers, but `use_reentrant` is False unless it is given.
 
         Raises:
-            ValueError: `use_reentrant=True` with `stages`, or for a multistep scheme or a corrector, whose blocks
-                share states.
+            ValueError: `use_reentrant=True` for a multistep scheme or a corrector, whose blocks share states.
         """
         function = gradient_checkpointing_func or partial(checkpoint)
         options = {"use_reentrant": False} | function.keywords
-        recomputes_stages = options.pop("stages", False)
-        stacks, shared = self.stacks(), ""
-        if recomputes_stages:
-            shared = "what stages share, such as the keys and values of the encoder's output"
-        elif any(stack.multistep is not None or stack.corrector is not None for stack in stacks):
-            shared = "states that blocks share in a multistep scheme or a corrector"
-        if shared and options["use_reentrant"]:
+        if options["use_reentrant"] and any(stack.multistep or stack.corrector for stack in self.stacks()):
             raise ValueError(
-                f"use_reentrant=True loses the gradients of {shared}: give use_reentrant=False, the default."
+                "use_reentrant=True loses the gradients of states that blocks share in a multistep scheme or a "
+                "corrector: give use_reentrant=False, the default."
             )
         super()._set_gradient_checkpointing(enable, partial(function.func, **options), **kwargs)
-        for layer in (layer for stack in stacks for layer in stack.layers):
-            layer.recomputes_stages = recomputes_stages and layer.gradient_checkpointing
-        for layer in (module for module in self.modules() if isinstance(module, GradientCheckpointingLayer)):
-            layer.gradient_checkpointing &= not recomputes_stages
 
     def stacks(self) -> list[nn.Module]:
         """The model's stacks: encoder, decoder, or both."""
@@ -207,20 +157,9 @@ class OdeTransformerPreTrainedModel(PreTrainedModel):
         }
         return counts if per_layer else sum(sum(layers) for layers in counts.values())
 
-    def get_position_embeddings(self) -> nn.Module | tuple[nn.Module, ...] | None:
-        """The position embeddings of a stack, or None if it has none; a pair for an encoder-decoder."""
-        positions = tuple(stack.embed_positions for stack in self.stacks())
-        return positions[0] if len(positions) == 1 else positions
-
     def resize_position_embeddings(self, new_num_position_embeddings: int):
         """Sets the number of positions, `max_position_embeddings`. Learned positions are cut at the end, or extended
-        by vectors initialized as in a new model. Sinusoidal positions are computed for any length.
-
-        Raises:
-            ValueError: the number is less than 1.
-        """
-        if new_num_position_embeddings < 1:
-            raise ValueError(f"new_num_position_embeddings={new_num_position_embeddings} must be at least 1.")
+        by vectors initialized as in a new model. Sinusoidal positions are computed for any length."""
         self.config.max_position_embeddings = new_num_position_embeddings
         for module in self.modules():
             if isinstance(module, OdeTransformerLearnedPositionalEmbedding):
@@ -274,7 +213,6 @@ class OdeTransformerLayer(GradientCheckpointingLayer):
         self.num_cache_entries = config.attention_evaluations(stack)
         self.first_cache_idx = layer_idx * self.num_cache_entries
         self.num_stack_entries = getattr(config, f"{stack}_layers") * self.num_cache_entries
-        self.recomputes_stages = False
         scheme = config.scheme(stack)
         has_stages = len(scheme.tableau.b) > 1
         is_plain = not has_stages and scheme.multistep is None
@@ -283,7 +221,6 @@ class OdeTransformerLayer(GradientCheckpointingLayer):
         # The evaluations that correct a step use the last entries.
         iterations = scheme.corrector_iterations
         self.corrections = range(self.num_cache_entries - iterations, self.num_cache_entries)
-        self.last_evaluation = self.corrections[-1] if iterations else config.evaluations(stack) - 1
 
         self.self_attn = OdeTransformerAttention(
             config, num_heads, is_causal=stack == "decoder", max_relative_position=config.max_relative_position
@@ -326,9 +263,6 @@ class OdeTransformerLayer(GradientCheckpointingLayer):
         scheme. `step(F, y, steps)` makes the scheme's step from y, and `correct(evaluate, y, prediction)` corrects it.
         `repeat` counts earlier runs of the stack. Flash attention separates packed sequences by the `position_ids`."""
         cache = past_key_values if cache is None else cache
-        if self.recomputes_stages and self.training and cache is not None:
-            logger.warning_once("Recomputed stages cannot fill a cache: it stays empty.")
-            cache = None
         cache_idx = self.first_cache_idx + repeat * self.num_stack_entries
         source = None
         if self.encoder_attn is not None and encoder_hidden_states is not None:
@@ -347,28 +281,15 @@ class OdeTransformerLayer(GradientCheckpointingLayer):
         for sublayers, is_integrated in parts:
             if is_integrated and not self.is_residual:
                 F = self.output if self.stages_are_outputs else self.increment
-                y, steps = step(self.recomputed(partial(F, sublayers, inputs)), y, steps)
+                y, steps = step(partial(F, sublayers, inputs), y, steps)
             else:  # y + F(y), one sublayer after the other (eq. 1)
                 for name in sublayers:
                     y = y + self.dropout(getattr(self, name)(inputs, y, 0))
             y = clamp_half(y)
         if correct is not None:  # y is a prediction (PCformer, IIET)
             output = partial(self.output, [name for part in parts for name in part.sublayers], inputs)
-            y = clamp_half(correct(self.recomputed(output), hidden_states, y))
+            y = clamp_half(correct(output, hidden_states, y))
         return y, inputs.weights.get("self"), inputs.weights.get("cross"), steps
-
-    def recomputed(self, vector_field: Callable) -> Callable:
-        """F. If stages are recomputed in training, evaluations keep no activations, except for the block's last one,
-        which the gradient needs first."""
-        if not (self.recomputes_stages and self.training):
-            return vector_field
-
-        def evaluate(z: torch.Tensor, evaluation: int) -> torch.Tensor:
-            if evaluation == self.last_evaluation:
-                return vector_field(z, evaluation)
-            return self._gradient_checkpointing_func(vector_field, z, evaluation)
-
-        return evaluate
 
     def increment(self, sublayers: Sequence[str], inputs: BlockInputs, z: torch.Tensor, evaluation: int):
         """F(z), what consecutive sublayers add to z: A(z) + B(z + A(z)) for two."""
@@ -566,8 +487,6 @@ class OdeTransformerEncoder(OdeTransformerStack):
         inputs_embeds: torch.Tensor | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> BaseModelOutput:
-        if kwargs.keys() - OPTIONS:
-            refuse_options(kwargs)
         inputs_embeds = self.embed_words(input_ids, inputs_embeds)
         others = self.read_words(inputs_embeds, attention_mask)
         length = inputs_embeds.shape[1]
@@ -599,7 +518,6 @@ class OdeTransformerDecoder(OdeTransformerStack):
 
     def __init__(self, config: OdeTransformerConfig):
         super().__init__(config, config.target_vocab_size, has_cross_attention=config.is_encoder_decoder)
-        self.num_cache_entries = config.decoder_layer_calls * config.attention_evaluations("decoder")
 
     @merge_with_config_defaults
     @capture_outputs
@@ -623,8 +541,6 @@ class OdeTransformerDecoder(OdeTransformerStack):
         past_key_values (`Cache`, *optional*):
             The same by its name before transformers 5.24.
         """
-        if kwargs.keys() - OPTIONS:
-            refuse_options(kwargs)
         inputs_embeds = self.embed_words(input_ids, inputs_embeds)
         if past_key_values is not None:
             cache = one_cache(cache, past_key_values)
@@ -632,8 +548,6 @@ class OdeTransformerDecoder(OdeTransformerStack):
             cache = DynamicCache()
             if self.config.is_encoder_decoder:
                 cache = EncoderDecoderCache(cache, DynamicCache())
-        elif cache is not None:
-            check_cache_entries(cache, self.num_cache_entries)
         self_cache = cache.self_attention_cache if isinstance(cache, EncoderDecoderCache) else cache
         past_length = 0 if self_cache is None else self_cache.get_seq_length()
         attended = attended_positions(inputs_embeds, attention_mask, position_ids, past_length, self_cache)
@@ -699,31 +613,6 @@ class OdeTransformerEncoderDecoderPreTrainedModel(OdeTransformerPreTrainedModel)
             self._get_resized_embeddings(embeddings, new_num_tokens, pad_to_multiple_of, mean_resizing)
         )
         return self.get_input_embeddings()
-
-    def resize_decoder_token_embeddings(
-        self, new_num_tokens: int, pad_to_multiple_of: int | None = None, mean_resizing: bool = True
-    ) -> nn.Embedding:
-        """Resizes the embeddings of a decoder with its own vocabulary, and the output projection.
-
-        Raises:
-            ValueError: encoder and decoder share one vocabulary.
-        """
-        if self.config.decoder_vocab_size is None:
-            raise ValueError(
-                "Encoder and decoder have one vocabulary (decoder_vocab_size=None): use resize_token_embeddings."
-            )
-        decoder = self.base_model.decoder
-        decoder.embed_tokens = self._get_resized_embeddings(
-            decoder.embed_tokens, new_num_tokens, pad_to_multiple_of, mean_resizing
-        )
-        new_num_tokens = decoder.embed_tokens.num_embeddings
-        if self.get_output_embeddings() is not None:
-            self.set_output_embeddings(
-                self._get_resized_lm_head(self.get_output_embeddings(), new_num_tokens, mean_resizing=mean_resizing)
-            )
-        self.config.decoder_vocab_size = new_num_tokens
-        self.tie_weights()
-        return decoder.embed_tokens
 
 
 def shift_tokens_right(labels: torch.Tensor, pad_token_id: int | None, decoder_start_token_id: int | None):
@@ -811,21 +700,9 @@ class OdeTransformerModel(OdeTransformerEncoderDecoderPreTrainedModel):
         )
 
     def as_encoder_output(self, encoder_outputs: Any) -> BaseModelOutput:
-        """The encoder's output of a mapping, or of a tuple of its values.
-
-        Raises:
-            TypeError: `encoder_outputs` is a tensor.
-            ValueError: there is no `last_hidden_state`.
-        """
-        if isinstance(encoder_outputs, torch.Tensor):
-            raise TypeError(
-                f"encoder_outputs is a tensor {tuple(encoder_outputs.shape)}: give the encoder's output, or a tuple "
-                "of its states."
-            )
+        """The encoder's output of a mapping, or of a tuple of its values."""
         names, values = self.encoder_values, encoder_outputs
         values = values if isinstance(values, Mapping) else dict(zip(names, values))
-        if "last_hidden_state" not in values:
-            raise ValueError(f"encoder_outputs has no last_hidden_state, only {', '.join(map(str, values))}.")
         return self.encoder_class.output_class(**{name: values[name] for name in names if name in values})
 
     def source_states(self, encoder_outputs: BaseModelOutput) -> torch.Tensor:

@@ -186,23 +186,8 @@ class OdeTransformerRecurrenceModel(OdeTransformerRecurrencePreTrainedModel, Ode
     encoder_values = ("last_hidden_state", "recurrence_last_hidden_state", "hidden_states", "attentions")
 
     def source_states(self, encoder_outputs: BaseModelOutput) -> torch.Tensor:
-        """The states of both encoders, one after the other: (sources, length + recurrence states, d).
-
-        Raises:
-            ValueError: the recurrence encoder's states are missing, or their number does not match the configuration.
-        """
-        states, others = encoder_outputs.last_hidden_state, encoder_outputs.get("recurrence_last_hidden_state")
-        if others is None:
-            raise ValueError(
-                f"A model with recurrence_encoder={self.config.recurrence_encoder!r} attends to two states of the "
-                "source, last_hidden_state and recurrence_last_hidden_state, but one is missing: give "
-                "what its encoder returns as encoder_outputs."
-            )
-        if others.shape[1] != (expected := self.config.num_recurrence_states(states.shape[1])):
-            raise ValueError(
-                f"recurrence_last_hidden_state has {others.shape[1]} states for {states.shape[1]} states of the "
-                f"encoder, but this model expects {expected}: give what its encoder returns as encoder_outputs."
-            )
+        """The states of both encoders, one after the other: (sources, length + recurrence states, d)."""
+        states, others = encoder_outputs.last_hidden_state, encoder_outputs["recurrence_last_hidden_state"]
         return torch.cat([states, others.to(states.device)], dim=1)
 
 

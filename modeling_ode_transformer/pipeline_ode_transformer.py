@@ -49,7 +49,6 @@ HUB_OPTIONS = ("revision", "token", "trust_remote_code", "local_files_only", "co
 # The name of a module loaded from the Hub ends in the commit and the file.
 COMMIT = re.compile(r"transformers_modules\..*\.([0-9a-f]{40})\.\w+")
 
-
 # The options of a call that are the text generator's; the others are those of `generate()`.
 OF_GENERATOR = ("split_lines", "split_sentences", "truncation", "return_scores")
 
@@ -179,14 +178,9 @@ class TextToTextPipeline(Pipeline):
         if self.target_tokenizer is not self.tokenizer:
             without_truncation(self.target_tokenizer).save_pretrained(os.path.join(save_directory, TARGET_TOKENIZER))
 
-    def _sanitize_parameters(
-        self, truncation: bool | None = None, target_prefix: str | list[str] | None = None, **options: Any
-    ):
-        if truncation not in (None, True, False):
-            raise ValueError(f"truncation={truncation!r} must be True, False or None.")
-        given = {} if truncation is None else {"truncation": truncation}
+    def _sanitize_parameters(self, target_prefix: str | list[str] | None = None, **options: Any):
         before = {} if target_prefix is None else {"target_prefix": target_prefix}
-        return before, given | options, {name: options[name] for name in ("return_scores",) if name in options}
+        return before, options, {name: options[name] for name in ("return_scores",) if name in options}
 
     def __call__(self, inputs: Any, **kwargs: Any):
         if isinstance(inputs, Sequence) and not isinstance(inputs, (str, bytes)):

@@ -176,19 +176,8 @@ class OdeTransformerRecurrentNetwork(nn.Module):
     def forward(self, inputs_embeds: torch.Tensor, attention_mask: torch.Tensor | None = None) -> torch.Tensor:
         """Encodes the embeddings (batch, length, d) of words, which are not 0 in `attention_mask` (batch, length);
         None: all are words. Returns (batch, recurrence_steps, d), or (batch, length, d) if there is a state for each
-        word; do not use the states of padding.
-
-        Raises:
-            ValueError: the shape of the mask is not (batch, length).
-        """
-        mask = None
-        if attention_mask is not None:
-            if attention_mask.shape != inputs_embeds.shape[:2]:
-                raise ValueError(
-                    f"attention_mask of shape {tuple(attention_mask.shape)} does not mark words: a "
-                    f"recurrence encoder needs the shape {tuple(inputs_embeds.shape[:2])}."
-                )
-            mask = attention_mask != 0
+        word; do not use the states of padding."""
+        mask = None if attention_mask is None else attention_mask != 0
         hidden_states = self.dropout(inputs_embeds)
         for layer in self.layers:
             hidden_states = layer(hidden_states, mask)

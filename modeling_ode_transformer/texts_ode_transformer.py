@@ -273,8 +273,8 @@ class TextGenerator:
         limit: the most tokens in a part.
         trained_length: the length in tokens of the longest source in training.
         split_lines: whether each line of a text is a part. The output keeps the line breaks between them.
-        split_sentences: whether each sentence of a text (or line) that is longer than `limit` or `trained_length` is a
-            part. "pack": so many sentences are a part as these lengths allow, and longer sentences are split at words.
+        split_sentences: whether a text (or line) that is longer than `limit` or `trained_length` is split into parts
+            of as many sentences as these lengths allow. Longer sentences are split at words.
         truncation: what happens to a part of more than `limit` tokens. None: it is cut, with a warning. True: it is
             cut. False: a `TextTooLong` error.
         batch_size, max_tokens: the most parts in a batch, and the most tokens, padding included.
@@ -296,7 +296,7 @@ class TextGenerator:
     limit: int
     trained_length: float = math.inf
     split_lines: bool = False
-    split_sentences: bool | str = False
+    split_sentences: bool = False
     truncation: bool | None = None
     batch_size: float = math.inf
     max_tokens: float = math.inf
@@ -399,15 +399,17 @@ class TextGenerator:
         if not text.strip():
             return [], []
         pieces = LINE_BREAKS.split(text.strip()) if self.split_lines else [text]
-        if self.split_sentences:
-            split = (split_sentences(each.strip()) if self.is_long(each) else [each] for each in pieces)
-            pieces = [part for parts in split for part in parts]
-        return self.pack(pieces) if self.split_sentences == "pack" else (pieces[::2], pieces[1::2])
+        parts, gaps = [], []
+        for line, gap in zip(pieces[::2], [*pieces[1::2], ""]):
+            packed = self.pack(line) if self.split_sentences and self.is_long(line) else [line]
+            parts += packed
+            gaps += [*[" "] * (len(packed) - 1), gap]
+        return parts, gaps[:-1]
 
-    def pack(self, pieces: list[str]) -> tuple[list[str], list[str]]:
-        """Parts of as many sentences as possible, and the white space between them, from sentences and, between these,
-        their white space."""
+    def pack(self, text: str) -> list[str]:
+        """Parts of a text, of as many sentences as possible."""
         longest, room, parts = min(self.limit, self.trained_length), 0.0, []
+        pieces = split_sentences(text.strip())
         for sentence, gap in zip(pieces[::2], ["", *pieces[1::2]]):
             units = sentence.split() if self.is_long(sentence) else [sentence]
             for i, unit in enumerate(units):
@@ -418,7 +420,7 @@ class TextGenerator:
                 else:
                     parts.append(unit)
                     room = longest - length
-        return parts, [" "] * (len(parts) - 1)
+        return parts
 
     def is_long(self, text: str) -> bool:
         return self.count(text) > min(self.limit, self.trained_length)

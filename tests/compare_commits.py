@@ -44,7 +44,7 @@ ROOT = Path(__file__).resolve().parent.parent
 RENAMES: tuple[tuple[str, str], ...] = ()
 LIMIT, LIMIT_FLOAT64, TIE, FLOOR = 1e-6, 1e-12, 1e-6, 1e-3
 # Kinds of tensors that only one of the new variants has.
-KINDS_OF_CPU = ("train", "train_gradient", "blocks_gradient", "stages_gradient", "packed", "int8")
+KINDS_OF_CPU = ("train", "train_gradient", "blocks_gradient", "packed", "int8")
 KINDS_OF_PLAIN = ("eval64", "gradient64")
 # Modules that may have `generate_with_scores`.
 MODULES_OF_SCORES = (
@@ -287,11 +287,11 @@ def record(name: str, case: dict, folder: Path, variant: str) -> tuple[Recorder,
                 recorder.add(kind, {"logits": packed(**inputs).logits})
     if variant != "plain":
         record_gradients(model.train(), inputs, parameters, recorder, "train", "train_gradient")
-        for kind in () if is_csa else ("blocks", "stages"):  # recomputed for the gradient
+        if not is_csa:  # recomputed for the gradient
             # The older name is that of transformers before 5.23.
             name = "activation" if hasattr(model, "activation_checkpointing_enable") else "gradient"
-            getattr(model, f"{name}_checkpointing_enable")({"stages": True} if kind == "stages" else None)
-            record_gradients(model, inputs, parameters, recorder, "", f"{kind}_gradient")
+            getattr(model, f"{name}_checkpointing_enable")()
+            record_gradients(model, inputs, parameters, recorder, "", "blocks_gradient")
     if variant != "cpu":
         model = load().double()
         record_gradients(model, inputs, dict(model.named_parameters()), recorder, "eval64", "gradient64", **everything)

@@ -78,7 +78,6 @@ SLOW = (
 NEEDS_TRANSFORMERS = {
     "5.23": {
         "test_hidden_states_of_a_repeated_stack_are_counted_from_the_end": "negative indices",
-        "test_the_trainers_option_recomputes_stages[activation_checkpointing]": "the option's new name",
         "test_other_tools_take_a_trained_folder_as_shown": "exports to ONNX",
         "test_tokenizers_and_a_greedy_configuration_are_beside_the_graphs": "exports to ONNX",
     },

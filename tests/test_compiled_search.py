@@ -162,8 +162,6 @@ def test_copies_follow_their_weights(way, copying, source, shared_tracing):  # n
             CHANGES[way](copying.get_submodule(name).weight)
     check_search(copying, source, shared_tracing)
     assert {name for name, copy in copies_of(copying).items() if copy is not before[name]} == changed
-    restored = cpu.restore(copying)
-    assert not [module for module in restored.modules() if "kept" in vars(module)]
 
 
 def test_copies_serve_searches_only(source, tracing):  # noqa: F811

@@ -5,7 +5,6 @@ import ast
 import dataclasses
 import inspect
 import json
-import logging
 import math
 import re
 
@@ -119,16 +118,11 @@ def test_a_preset_without_an_encoder_has_its_scheme_and_sizes_in_the_decoder():
         ({"encoder_layers": 0}, "encoder_layers=0"),
         ({"decoder_vocab_size": 70}, "decoder_vocab_size=70 is of a decoder with a vocabulary of its own"),
         ({"padding_position": -1}, "padding_position=-1 must not be negative"),
-        ({"pad_token_id": 61}, "pad_token_id=61 is not an id below vocab_size=61"),
         ({"d_model": "32"}, "d_model"),
-        ({"decoder_start_token_id": 61}, "decoder_start_token_id=61 is not an id below vocab_size=61"),
-        ({"eos_token_id": [2, 61]}, r"eos_token_id=\[2, 61\] is not an id below vocab_size=61"),
-        ({"eos_token_id": []}, r"eos_token_id=\[\] names no token"),
         ({"encoder_slover": "rk4"}, "encoder_slover='rk4' is not a field: did you mean encoder_solver"),
         ({"solver": "rk4"}, "solver='rk4' is not a field: did you mean encoder_solver or decoder_solver?"),
-        ({"hidden_size": 64}, "hidden_size=64 contradicts d_model=32: give one of them"),
         ({"step_size": 1e300}, r"step_size=1e\+300 must be a positive number of at most 32768"),
-        ({"encoder_solver": {"a": [[]], "b": [10**400]}}, "b of a Butcher tableau has 1000.*numbers within ±32768"),
+        ({"encoder_solver": {"a": [[]], "b": [1e300]}}, "numbers within ±32768, unlike .*1e.300"),
     ],
 )
 def test_what_is_no_model_is_refused_at_construction_and_named(fields, message):
@@ -176,43 +170,6 @@ def test_a_tableau_may_be_an_object_and_is_saved_as_numbers(tmp_path):
 def test_learned_coefficients_accept_weights_that_do_not_sum_to_one():
     config = tiny_config(encoder_solver={"a": [[], [1.0]], "b": [0.5, 0.6]}, coefficients="learned")
     assert config.scheme("encoder").tableau.b == (0.5, 0.6)
-
-
-@pytest.mark.parametrize(
-    "fields, message",
-    [
-        (
-            {"encoder_solver": "euler", "encoder_coefficients": "learned"},
-            "encoder_coefficients='learned' has no effect",
-        ),
-        ({"encoder_solver": "euler", "normalize_stages": True}, "normalize_stages=True has no effect"),
-        ({"encoder_solver": "euler", "stage_values": "output"}, "stage_values='output' has no effect"),
-        ({"encoder_solver": "euler", "coefficient_sharing": "layer"}, "coefficient_sharing='layer' has no effect"),
-        ({"encoder_solver": "leapfrog"}, "layer_history='learned_dense': the scheme of the paper's table 7"),
-    ],
-)
-def test_what_has_no_effect_or_a_doubtful_one_is_reported(fields, message, monkeypatch):
-    messages = []
-    logger = logging.getLogger("modeling_ode_transformer.configuration_ode_transformer")
-    monkeypatch.setattr(logger, "warning_once", messages.append)
-    tiny_config(**fields)
-    assert len(messages) == 1 and message in messages[0]
-
-
-@pytest.mark.parametrize("layers, is_finite", [(20, True), (22, False)])
-def test_a_model_that_is_not_finite_at_the_start_is_reported(layers, is_finite, monkeypatch):
-    """RK4 with coefficients of one in the output form makes states 8 times as large, and no history divides them."""
-    messages = []
-    logger = logging.getLogger("modeling_ode_transformer.configuration_ode_transformer")
-    monkeypatch.setattr(logger, "warning_once", messages.append)
-    fields = {"encoder_solver": "rk4", "encoder_coefficients": "ones", "stage_values": "output"}
-    config = tiny_config(**fields, layer_history="none", encoder_layers=layers)
-    torch.manual_seed(0)
-    model = OdeTransformerForConditionalGeneration(config).eval()
-    logits = model(torch.tensor([[5, 6, 7]]), decoder_input_ids=torch.tensor([[2]])).logits
-    assert logits.isfinite().all() == is_finite
-    assert all("8 times as large in each step" in message for message in messages)
-    assert bool(messages) != is_finite
 
 
 @pytest.mark.parametrize("cache_class", [DynamicCache, StaticCache])
@@ -296,9 +253,6 @@ def test_defaults_are_those_of_the_documentation():
 def test_names_of_transformers_replace_fields_of_presets():
     config = OdeTransformerConfig.from_preset("small-18", hidden_size=512, num_hidden_layers=3)
     assert (config.d_model, config.encoder_layers) == (512, 3)
-    for given in ({"d_model": 512, "hidden_size": 256}, {"hidden_size": 256, "d_model": 512}):
-        with pytest.raises(ValueError, match="hidden_size=256 contradicts d_model=512"):
-            OdeTransformerConfig.from_preset("base", **given)
 
 
 def test_names_of_transformers_are_those_of_the_decoder_in_a_language_model(tmp_path):
@@ -307,8 +261,6 @@ def test_names_of_transformers_are_those_of_the_decoder_in_a_language_model(tmp_
         assert (config.decoder_layers, config.decoder_attention_heads) == (12, 2)
         with torch.device("meta"):
             assert len(OdeTransformerForCausalLM(config).model.layers) == 12
-    with pytest.raises(ValueError, match="num_hidden_layers=12 contradicts decoder_layers=3"):
-        OdeTransformerDecoderConfig(**sizes, decoder_layers=3)
     build(OdeTransformerForCausalLM, decoder_layers=2, layer_history="none").save_pretrained(tmp_path)
     assert len(OdeTransformerForCausalLM.from_pretrained(tmp_path, num_hidden_layers=1).model.layers) == 1
     config = AutoConfig.from_pretrained(tmp_path, num_attention_heads=4)

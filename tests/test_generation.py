@@ -24,7 +24,6 @@ from transformers import (
     StoppingCriteriaList,
     WatermarkingConfig,
 )
-from transformers.utils import TransformersKwargs
 
 from modeling_ode_transformer import (
     OdeTransformerForCausalLM,
@@ -141,22 +140,17 @@ def loaded_names(function):
 
 
 @MODELS
-def test_arguments_that_generate_passes_on_are_read_or_refused(model_class, batch):
+def test_arguments_that_generate_passes_on_are_read(model_class):
     """Those that its code names, and those of encoder and decoder, which it lets through."""
     model = build(model_class)
     passed = set(
         re.findall(r'(?:kwargs|inputs)(?:\[|\.get\(|\.pop\()"(\w+)"', inspect.getsource(transformers.generation.utils))
     )
     passed |= {f"decoder_{name}" for name in inspect.signature(model.get_decoder().forward).parameters}
-    passed |= {"cache", "past_key_values", "cache_params", "state", "mems", "past_buckets_states", "misspelt"}
+    passed |= {"cache", "past_key_values"}
     named = inspect.signature(model.forward).parameters.keys() - {"kwargs"}
     assert len(passed) > 30 and named & passed >= {"attention_mask", "cache", "past_key_values"}
     assert named <= loaded_names(model_class.forward)
-    others = passed - named - TransformersKwargs.__optional_keys__ - {"return_dict", "use_cache"}
-    assert others >= {"cache_position", "token_type_ids", "decoder_position_ids"}
-    for name in others:
-        with pytest.raises(TypeError, match=f"does not read the arguments {name}: leave"):
-            model(batch["input_ids"], **{name: torch.ones(1)})
 
 
 @SOLVER
@@ -400,20 +394,6 @@ def test_max_len_is_saved_with_the_generation_configuration(tmp_path, batch):
 
 
 @pytest.mark.parametrize(
-    "options, message",
-    [
-        ({"max_len_a": -1}, "max_len_a=-1 must be a number of at least 0"),
-        ({"max_len_b": float("inf")}, "max_len_b=inf must be a number of at least 0"),
-        ({"max_len_b": "10"}, "max_len_b='10' must be a number"),
-        ({"max_len_a": 0, "max_len_b": 0}, "allow no output"),
-    ],
-)
-def test_limits_that_are_none_are_refused(options, message, batch):
-    with pytest.raises(ValueError, match=message):
-        build().generate(batch["input_ids"], **options)
-
-
-@pytest.mark.parametrize(
     ("options", "plain"),
     [
         ({"pad_token_id": 1, "max_len_b": 3}, {"max_len_b": 3}),
@@ -426,10 +406,8 @@ def test_limits_stand_beside_what_else_generate_takes(options, plain, batch):
     assert torch.equal(model.generate(batch["input_ids"], **options), model.generate(batch["input_ids"], **plain))
 
 
-def test_limits_need_sources_and_an_end_token(batch):
+def test_limits_need_an_end_token(batch):
     model = build()
-    with pytest.raises(ValueError, match="count the tokens of sources, but there are none: give input_ids"):
-        model.generate(max_len_b=3)
     model.generation_config.eos_token_id = None
     with pytest.raises(ValueError, match="set eos_token_id"):
         model.generate(batch["input_ids"], max_len_b=3)

@@ -18,9 +18,8 @@ from modeling_ode_transformer.training.trainer import TokenSeq2SeqTrainer
 # The methods, each with the reason why no public one would do.
 MODEL = {
     "_check_and_adjust_attn_implementation": "flash attention cannot add the scores of relative positions: refused",
-    "_get_resized_lm_head": "new rows of an output projection start as those of a new model",
     "_init_weights": "transformers' own way to initialize parameters",
-    "_set_gradient_checkpointing": "stages are recomputed instead of blocks; its callers changed their names in 5.23",
+    "_set_gradient_checkpointing": "not reentrant by default; its callers changed their names in 5.23",
 }
 HOOKS = {
     OdeTransformerForCausalLM: MODEL,
@@ -34,7 +33,6 @@ HOOKS = {
         "_prepare_static_cache": "the entries of the cross-attention hold the states of two encoders",
     },
     EnsembleForConditionalGeneration: {
-        "_prepare_generation_config": "refuses modes and outputs that an ensemble does not have",
         "_prepare_cache_for_generation": "each member has a cache",
         "_prepare_text_encoder_decoder_kwargs_for_generation": "each member has an encoder",
     },

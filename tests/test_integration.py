@@ -271,8 +271,6 @@ def test_the_gradient_of_a_block_is_that_of_finite_differences():
         ([[]], [0.5, 0.5], "1 rows and `b` has 2"),
         ([], [], "at least one stage"),
         ([[]], [float("nan")], "nan"),
-        ([[]], ["1"], "'1'"),
-        (1, [1], "a=1 of a Butcher tableau must be a list"),
     ],
 )
 def test_an_invalid_tableau_is_refused_and_the_value_named(a, b, message):
@@ -295,19 +293,6 @@ def test_a_tableau_comes_from_a_json_file(tmp_path):
     assert ButcherTableau.from_json_file(path) == SCHEMES["polynet"]
     with pytest.raises(ValueError, match=r"b` has 2 weights \(and `y`, if given, 1 entries\)"):
         ButcherTableau(a=[[], [1]], b=[0.5, 0.5], y=[1])
-    path.write_bytes(b"\xff\xfe")
-    with pytest.raises(ValueError, match=r"scheme\.json is not JSON"):
-        ButcherTableau.from_json_file(path)
-    corrected = '{"predictor": "rk2", "corrector_iterations": 1}'
-    for text, message in (
-        ("{", "not JSON"),
-        ("[1]", r"holds \[1\]"),
-        ('{"a": [[]]}', "Unknown solver"),
-        (corrected, "not a tableau"),
-    ):
-        path.write_text(text)
-        with pytest.raises(ValueError, match=message):
-            ButcherTableau.from_json_file(path)
 
 
 @pytest.mark.parametrize("solver", ["heun", {"a": [[]]}, {"a": [[]], "b": [1], "c": [0]}, 4])

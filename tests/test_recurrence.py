@@ -6,7 +6,6 @@ import itertools
 import pytest
 import torch
 from torch import nn
-from transformers.modeling_outputs import BaseModelOutput
 
 from modeling_ode_transformer import (
     OdeTransformerConfig,
@@ -15,7 +14,6 @@ from modeling_ode_transformer import (
     OdeTransformerRecurrenceForConditionalGeneration,
     OdeTransformerRecurrenceModel,
 )
-from modeling_ode_transformer.recurrence_ode_transformer import OdeTransformerRecurrentNetwork
 
 from .conftest import TINY, assert_close, randomize
 
@@ -322,23 +320,6 @@ def test_outputs_are_those_of_the_layers_without_the_recurrence(batch):
         assert [len(x) for x in (outputs.encoder_hidden_states, outputs.decoder_hidden_states)] == [4, 3]
         assert [tuple(x.shape) for x in outputs.encoder_attentions] == [(3, 4, 9, 9)] * 3
         assert [tuple(x.shape) for x in outputs.cross_attentions] == [(3, 2, 6, 9)] * 2
-
-
-def test_encoder_outputs_without_the_recurrence_are_refused(batch):
-    model = build(**KINDS["biarn"])
-    arguments = {name: batch[name] for name in ("attention_mask", "decoder_input_ids")}
-    states = model.get_encoder()(batch["input_ids"]).last_hidden_state
-    for given in (BaseModelOutput(last_hidden_state=states), (states,), {"last_hidden_state": states}):
-        with pytest.raises(ValueError, match=r"recurrence_encoder='biarn'.*recurrence_last_hidden_state.*its encoder"):
-            model(**arguments, encoder_outputs=given)
-    with pytest.raises(ValueError, match=r"shape \(3, 1, 9, 9\).*needs the shape \(3, 9\)"):
-        model(batch["input_ids"], torch.ones(3, 1, 9, 9), batch["decoder_input_ids"])
-
-
-def test_every_mask_is_one_of_words():
-    encoder = OdeTransformerRecurrentNetwork(recurrence_config(**KINDS["biarn"]))
-    with pytest.raises(ValueError, match=r"shape \(2, 1\).*needs the shape \(2, 3\)"):
-        encoder(torch.zeros(2, 3, 32), torch.ones(2, 1))
 
 
 def test_a_dropped_word_is_dropped_for_both_encoders(batch):

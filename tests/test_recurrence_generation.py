@@ -14,7 +14,7 @@ from modeling_ode_transformer import (
 )
 
 from .conftest import tiny_config
-from .test_recurrence import FORMS, KINDS, SOME_FORMS, WITHOUT_DROPOUT, recurrence_config, without_recurrence
+from .test_recurrence import FORMS, KINDS, SOME_FORMS, recurrence_config, without_recurrence
 
 
 def lively(config, model_class=OdeTransformerRecurrenceForConditionalGeneration, seed=0):
@@ -104,15 +104,6 @@ def test_a_static_cache_takes_encoder_outputs_of_any_form(form, source):
     states = model.get_encoder()(**source)
     given = {"encoder_outputs": states, "attention_mask": source["attention_mask"]}
     assert torch.equal(generate(model, given, **options), expected)
-
-
-@pytest.mark.parametrize("stages", [False, True])
-def test_what_is_recomputed_in_training_generates_without_a_cache(stages, source):
-    """In the mode of training, with the outputs that the model has without recomputing."""
-    model = lively_with(**KINDS["biarn"], decoder_solver="rk2", **WITHOUT_DROPOUT)
-    expected = generate(model, source)
-    model.activation_checkpointing_enable({"stages": stages})
-    assert torch.equal(generate(model.train(), source), expected)
 
 
 @SOME_FORMS

@@ -287,21 +287,6 @@ def training(report: Report, lengths: list[int], effort: Effort) -> None:
                 measure = f"training step, {dtype}"
                 report.add(measure, seconds, [(ours, theirs)], reach=reach, at_most=True, operations=operations)
 
-    def recomputing():
-        model = base_preset("rk4")
-        # Its name since transformers 5.23, and before.
-        getattr(model, "activation_checkpointing_enable", model.gradient_checkpointing_enable)({"stages": True})
-        return model
-
-    makers |= {
-        "residual preset": partial(base_preset, "euler"),
-        "RK4 preset": partial(base_preset, "rk4"),
-        "RK4 preset, stages recomputed": recomputing,
-    }
-    names = ("RK4 preset, stages recomputed", "RK4 preset")
-    seconds = in_turns({name: training_step(makers[name](), batch, "bfloat16") for name in names}, effort)
-    report.add("training step, bfloat16", seconds, [names], reach=1.35, at_most=True)
-
     memory = {}
     for name, make in makers.items():
         model = make().train()
@@ -315,7 +300,6 @@ def training(report: Report, lengths: list[int], effort: Effort) -> None:
     for ours, theirs, reach in (
         ("RK2", "M2M100 12-6", 1.0),
         ("RK2 preset", "M2M100 12-6", 1.0),
-        ("RK4 preset, stages recomputed", "residual preset", 1.15),
     ):
         values = [memory[ours], memory[theirs]]
         report.add_row("training memory", ours, theirs, values, "MiB", values[0] / values[1], reach, True)

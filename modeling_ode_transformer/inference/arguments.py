@@ -1,14 +1,10 @@
 # Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
-"""The options of `ode-transformer generate` and `ode-transformer serve`; imports torch only when it is asked for."""
+"""The options of `ode-transformer generate` and `ode-transformer serve`; needs no torch."""
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..options import check_options, option
-
-
-if TYPE_CHECKING:
-    import torch
 
 
 DTYPES = {"auto": "auto", "fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
@@ -104,28 +100,6 @@ class SearchArguments:
                 "--split_sentences joins the outputs of a source's parts: leave out --scores and "
                 "--num_return_sequences."
             )
-        if self.device is None and self.weights == "keep":
-            return
-        device = self.torch_device
-        if self.weights != "keep" and not (self.optimize_for_cpu and device.type == "cpu"):
-            raise ValueError(
-                f"--{self.weights} needs a CPU and --optimize_for_cpu true (device: {device}): leave it out, or give "
-                "--device cpu without --optimize_for_cpu false."
-            )
-
-    @property
-    def torch_device(self) -> "torch.device":
-        """Raises a ValueError if it cannot be used here."""
-        import torch
-
-        try:
-            device = torch.device(self.device or ("cuda" if torch.cuda.is_available() else "cpu"))
-            torch.empty(1, device=device)
-        except (RuntimeError, AssertionError, ImportError) as error:
-            raise ValueError(
-                f"--device {self.device} cannot be used here ({str(error).splitlines()[0]}): give cpu, cuda or cuda:1."
-            ) from error
-        return device
 
     @property
     def weights(self) -> str:

@@ -1,5 +1,5 @@
 # Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
-"""Faster CPU kernels than PyTorch's defaults, put into a model from outside: `optimize_for_cpu`, and `restore`.
+"""Faster CPU kernels than PyTorch's defaults, put into a model from outside: `optimize_for_cpu`.
 
 A module is replaced by changing its class to a subclass of its own: parameters, their names, hooks and tied weights
 stay the same. If a kernel does not apply, the classes here fall back to the original: on other devices, in other
@@ -43,7 +43,7 @@ def optimize_for_cpu(model: nn.Module, weights: str = "keep") -> nn.Module:
     On another device or in another dtype, it runs as if it had not been optimized. In float32, outputs and gradients
     are the same up to rounding; dropout draws other random numbers. For compiled beam searches
     (`cache_implementation="static"`), this package's models keep packed copies of their weights, which take as much
-    memory again. `restore` undoes it.
+    memory again.
 
     In any model, three things are replaced: linear layers (on x86, without gradients, oneDNN multiplies few rows),
     dropout (16 random bits per entry), and the loss of language models (computed for some of the tokens at a time).
@@ -51,9 +51,9 @@ def optimize_for_cpu(model: nn.Module, weights: str = "keep") -> nn.Module:
 
     Packed weights are for inference with this package's models, in float32 or bfloat16. Each weight is rearranged for
     oneDNN. Projections of the same input become one product, and a ReLU becomes part of the product before it. The
-    model is put into evaluation mode, without gradients. It can no longer be saved, copied, moved or converted: its
-    modules raise a `RuntimeError`. Weights of adapters and quantizers stay the same. If a model's weights cannot be
-    packed, it keeps them and a warning says why.
+    model is put into evaluation mode, without gradients. It can no longer be saved (`RuntimeError`), copied or moved.
+    Weights of adapters and quantizers stay the same. If a model's weights cannot be packed, it keeps them and a
+    warning says why.
 
     Args:
         model: any `nn.Module` on the CPU, such as a model of transformers or of PEFT. On another device nothing is
@@ -80,23 +80,6 @@ def optimize_for_cpu(model: nn.Module, weights: str = "keep") -> nn.Module:
         if isinstance(module, PreTrainedModel) and loss_of(module) is ForCausalLMLoss:
             module.loss_function = language_model_loss
     return model if weights == "keep" else pack_weights(model, int8=weights == "int8")
-
-
-def restore(model: nn.Module) -> nn.Module:
-    """Undoes `optimize_for_cpu(model)` in place, and returns the model.
-
-    Raises:
-        RuntimeError: the weights are packed.
-    """
-    if any(isinstance(module, PackedLinear) for module in model.modules()):
-        raise RuntimeError("A packed model no longer has its original weights: load or make the model again.")
-    for module in model.modules():
-        if isinstance(module, Replacement):
-            module.forget()
-            module.__class__ = module.original
-        if isinstance(module, PreTrainedModel) and loss_of(module) is language_model_loss:
-            module.loss_function = ForCausalLMLoss
-    return model
 
 
 # Kernels
@@ -285,12 +268,9 @@ def batched_product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
 
 class Replacement:
     """A class placed before the class `original` of a module; it computes the same. What it computes once is stored in
-    the module as `kept`, which is neither saved nor copied. To pickle a model, `restore` it."""
+    the module as `kept`, which is neither saved nor copied."""
 
     original: type[nn.Module]
-
-    def forget(self) -> None:
-        vars(self).pop("kept", None)
 
     def __getstate__(self):
         return {name: value for name, value in vars(self).items() if name != "kept"}
@@ -436,10 +416,6 @@ PACKED: "WeakValueDictionary[int, PackedLinear]" = WeakValueDictionary()
 KEYS = itertools.count()
 
 
-def refuse_to_move(*args, **kwargs):
-    raise RuntimeError("A packed model stays on its device and in its dtype: move it before optimize_for_cpu().")
-
-
 class PackedLinear(nn.Module):
     """A linear layer, or several side by side with the same input, whose weights are packed once. It is for inference:
     it has no parameters, and cannot be trained, saved or moved.
@@ -477,14 +453,8 @@ class PackedLinear(nn.Module):
     def extra_repr(self) -> str:
         return f"in_features={self.in_features}, out_features={self.out_features}"
 
-    def __reduce_ex__(self, protocol):
-        raise RuntimeError("A packed model cannot be copied or pickled: do it before optimize_for_cpu().")
-
     def _save_to_state_dict(self, *args, **kwargs):
         raise RuntimeError("A packed model has no weights to save: save it before optimize_for_cpu().")
-
-    def _apply(self, *args, **kwargs):
-        refuse_to_move()
 
 
 class OneDnnLinear(PackedLinear):
@@ -566,8 +536,6 @@ def pack_weights(model: nn.Module, int8: bool) -> nn.Module:
         for name, child in list(module.named_children()):
             if can_be_packed(child):
                 setattr(module, name, packed([child]))
-    for module in modules:
-        module._apply = refuse_to_move  # before any of its parts is moved
     return model
 
 
@@ -597,8 +565,6 @@ def packed_class(model: nn.Module, int8: bool) -> tuple[type[PackedLinear] | Non
     if int8:
         if dtypes != {torch.float32}:
             return None, f"it is in {', '.join(sorted(map(str, dtypes)))}, and weights='int8' takes a model in float32"
-        if not hasattr(torch.ops.quantized, "linear_dynamic"):
-            return None, "this PyTorch has no dynamically quantized products"
         return Int8Linear, ""
     if len(dtypes) > 1 or not dtypes <= {torch.float32, torch.bfloat16}:
         return None, f"it is in {', '.join(sorted(map(str, dtypes)))}, and not in float32 or in bfloat16"

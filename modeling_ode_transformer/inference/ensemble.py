@@ -10,7 +10,6 @@ import torch
 from torch import nn
 from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.cache_utils import Cache
-from transformers.generation import GenerationConfig, GenerationMode
 from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput
 from transformers.utils import ModelOutput
 
@@ -46,7 +45,8 @@ class EnsembleForConditionalGeneration(OdeTransformerGenerationMixin, PreTrained
     checked.
 
     It uses the first member's generation configuration, and takes `max_len_a` and `max_len_b`. A temperature changes
-    the mean, not the members' probabilities. An ensemble cannot be trained or saved: train, save and load its members.
+    the mean, not the members' probabilities. It searches greedily or by beams, or samples. An ensemble cannot be
+    trained or saved: train, save and load its members.
 
     Args:
         models: the members, on one device. They are set to evaluation mode; their dtypes may differ.
@@ -65,12 +65,6 @@ class EnsembleForConditionalGeneration(OdeTransformerGenerationMixin, PreTrained
     """
 
     has_package_search = False
-    _supported_generation_modes = [
-        GenerationMode.GREEDY_SEARCH,
-        GenerationMode.SAMPLE,
-        GenerationMode.BEAM_SEARCH,
-        GenerationMode.BEAM_SAMPLE,
-    ]
 
     def __init__(self, models: Sequence[PreTrainedModel]):
         if not (models := list(models)):
@@ -159,14 +153,6 @@ class EnsembleForConditionalGeneration(OdeTransformerGenerationMixin, PreTrained
         log_probabilities = torch.stack([output.logits.float().log_softmax(-1) for output in outputs])
         caches = EnsembleCache([output[CACHE_NAME] for output in outputs]) if use_cache else None
         return Seq2SeqLMOutput(logits=log_probabilities.logsumexp(0) - math.log(len(outputs)), **{CACHE_NAME: caches})
-
-    def _prepare_generation_config(self, generation_config: GenerationConfig | None, **kwargs: Any):
-        generation_config, model_kwargs = super()._prepare_generation_config(generation_config, **kwargs)
-        mode = generation_config.get_generation_mode()
-        if mode not in self._supported_generation_modes:
-            supported = ", ".join(each.value for each in self._supported_generation_modes)
-            raise ValueError(f"An ensemble only supports {supported}, but the options ask for {mode.value}.")
-        return generation_config, model_kwargs
 
     def _prepare_text_encoder_decoder_kwargs_for_generation(
         self, inputs_tensor: torch.Tensor, model_kwargs: dict[str, Any], *args, **kwargs

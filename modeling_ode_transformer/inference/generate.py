@@ -44,7 +44,7 @@ from ..generation_ode_transformer import MAX_LEN_OPTIONS, OdeTransformerGenerati
 from ..model_folders import open_config, open_model
 from ..options import declarations
 from ..own_schemes import IMPORTED
-from ..text_files import lock_file, parse_json, parse_overrides, read_lines
+from ..text_files import iterate_aligned_lines, lock_file, parse_json, parse_overrides, read_lines
 from ..texts_ode_transformer import TRAINED_LENGTH, Encoded, Outputs, TextGenerator, check_target_tokenizer
 from ..versions import versions
 from .arguments import DTYPES, GenerateArguments, SearchArguments
@@ -57,14 +57,15 @@ logger = logging.getLogger(__name__)
 
 # Defaults without --batch_size and --max_tokens_per_batch; and without --max_source_length if positions are unlimited.
 BATCH_SIZE, MAX_TOKENS, MAX_SOURCE_LENGTH = 32, 4096, 1024
-# The options of generate() that may be text.
-TEXT_OPTIONS = {"cache_implementation", "early_stopping", "stop_strings", "num_assistant_tokens_schedule"}
-TEXT_OPTIONS |= {"dola_layers", "speculation_type"}
+
+
+def device_of(args: SearchArguments) -> torch.device:
+    return torch.device(args.device or ("cuda" if torch.cuda.is_available() else "cpu"))
 
 
 def load_models(args: SearchArguments) -> list[PreTrainedModel]:
     """Opens the encoder-decoders in evaluation mode on their device. Raises ValueError if one is a language model."""
-    device = args.torch_device
+    device = device_of(args)
     models = []
     for name in args.model_name_or_path:
         config = open_config(name, **args.hub_options)
@@ -81,16 +82,11 @@ def load_models(args: SearchArguments) -> list[PreTrainedModel]:
 
 
 def load_common_tokenizers(args: SearchArguments):
-    """Opens the models' source and target tokenizers. Raises ValueError if the models' vocabularies or
-    languages differ."""
+    """Opens the models' source and target tokenizers. Raises ValueError if the models' vocabularies differ."""
     options = args.hub_options | {"src_lang": args.src_lang, "tgt_lang": args.tgt_lang}
     first, *others = (load_tokenizers(name, **options) for name in args.model_name_or_path)
     for name, other in zip(args.model_name_or_path[1:], others):
-        for side, language, one, another in zip(("source", "target"), ("src_lang", "tgt_lang"), first, other):
-            if marks_languages(one) and getattr(one, language) != getattr(another, language, None):
-                raise ValueError(
-                    f"{name} and {args.model_name_or_path[0]} have different languages: give --{language}."
-                )
+        for side, one, another in zip(("source", "target"), first, other):
             if one.get_vocab() != another.get_vocab():
                 raise ValueError(
                     f"{name} has another {side} vocabulary than {args.model_name_or_path[0]}: an ensemble needs the "
@@ -114,9 +110,6 @@ def set_generation_options(config: GenerationConfig, args: SearchArguments) -> N
         raise ValueError(f"--generation_options: give --{' and --'.join(doubled)} outside of them.")
     if unknown := sorted(options.keys() - vars(GenerationConfig()).keys() - set(MAX_LEN_OPTIONS)):
         raise ValueError(f"--generation_options: generate() has no option {', '.join(unknown)}.")
-    for name, value in options.items():
-        if isinstance(value, str) and name not in TEXT_OPTIONS:
-            raise ValueError(f"--generation_options: {name}={value} must not be text.")
     for name in ("num_beams", "length_penalty", "num_return_sequences", *MAX_LEN_OPTIONS):
         if getattr(args, name) is not None:
             options[name] = getattr(args, name)
@@ -169,7 +162,7 @@ def open_generator(args: SearchArguments) -> TextGenerator:
         target_tokenizer,
         limit=source_limit(models, args.max_source_length),
         trained_length=min(getattr(each.config, TRAINED_LENGTH, None) or math.inf for each in models),
-        split_sentences="pack" if args.split_sentences else False,
+        split_sentences=args.split_sentences,
         batch_size=size or math.inf,
         max_tokens=tokens or math.inf,
         return_scores=args.scores,
@@ -223,7 +216,7 @@ def choose(args: GenerateArguments) -> Callable[[str, Outputs], Outputs]:
 
         options = {"src_lang": args.src_lang, "tgt_lang": args.tgt_lang} | args.hub_options
         tokenizer, target_tokenizer = load_tokenizers(args.rerank, **options)
-        model = open_model(AutoModelForSeq2SeqLM, args.rerank, **args.hub_options).to(args.torch_device)
+        model = open_model(AutoModelForSeq2SeqLM, args.rerank, **args.hub_options).to(device_of(args))
 
         def rerank(source: str, outputs: Outputs) -> Outputs:
             texts = [text for text, _ in outputs]
@@ -253,15 +246,10 @@ def read_records(args: GenerateArguments) -> list[dict]:
         OSError: a file is missing.
         ValueError: a line is not such an object, or there are not as many prefixes as sources.
     """
-    lines = read_lines(args.input)
     if args.target_prefix is not None:
-        prefixes = read_lines(args.target_prefix)
-        if len(prefixes) != len(lines):
-            raise ValueError(
-                f"--target_prefix {args.target_prefix} has {len(prefixes)} lines, but --input {args.input} has "
-                f"{len(lines)}: give one for each, which may be empty."
-            )
-        return [{"source": line, "target_prefix": prefix} for line, prefix in zip(lines, prefixes)]
+        lines = iterate_aligned_lines([args.input, args.target_prefix])
+        return [{"source": line, "target_prefix": prefix} for line, prefix in lines]
+    lines = read_lines(args.input)
     if not args.jsonl:
         return [{"source": line} for line in lines]
     records = [parse_json(line, f"--input {args.input}, line {number},") for number, line in enumerate(lines, 1)]
@@ -356,8 +344,6 @@ def opened_output(args: GenerateArguments) -> Iterator[PartialOutput | None]:
     if args.output == "-":
         yield None
         return
-    if not path.parent.is_dir():
-        raise FileNotFoundError(f"--output {path}: there is no folder {path.parent}.")
     if path.exists() and not path.is_file():
         raise ValueError(f"--output {path} is a folder or a device: give a file.")
     if path.exists() and Path(args.input).exists() and path.samefile(args.input):
@@ -470,7 +456,7 @@ def run(args: GenerateArguments) -> None:
         OSError: a file or a model is missing, or the output cannot be written.
         ValueError: the models do not fit together, or an option does not fit them.
     """
-    joined = joined_processes(args.torch_device.type == "cuda")
+    joined = joined_processes(device_of(args).type == "cuda")
     with joined as (rank, number), nullcontext() if rank else opened_output(args) as output:
         if args.interactive and number > 1:
             raise ValueError(f"--interactive is for one process, not for {number}.")

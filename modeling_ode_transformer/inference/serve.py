@@ -8,19 +8,16 @@ A request may have `target_prefixes`, `num_beams`, `num_return_sequences` and `l
 `--max_beams` and `--max_length_penalty`. Requests that arrive while the model is busy wait. Those with the same
 options are then generated together.
 
-Errors are JSON, `{"error": "..."}`: status 422 for a request that is malformed or has too many or too long texts, 400
-for one that is not UTF-8 or nested too deeply, 413 for one of more bytes than any allowed texts have, 408 for one that
-is not sent within ten seconds, 503 if too many texts are waiting, a text waited too long or the server is stopping,
-500 if the server fails. Most tokenizers take special tokens spelled in a text, such as `</s>`, for these.
-`/health` gives the number of waiting texts, `/metrics` numbers for Prometheus. `/docs` and `/openapi.json` document
-the API.
+A request that is malformed or has too many or too long texts is answered by status 422. If too many texts are waiting
+or a text waited too long, the status is 503; if the server fails, 500, and its log says why. Most tokenizers take
+special tokens spelled in a text, such as `</s>`, for these. `/health` gives the number of waiting texts, `/metrics`
+numbers for Prometheus. `/docs` and `/openapi.json` document the API. After a signal to stop, the server answers the
+requests that it has.
 """
 
 import asyncio
 import copy
-import logging
 import math
-import socket
 import time
 from collections import deque
 from collections.abc import Callable
@@ -40,23 +37,13 @@ from .generate import BATCH_SIZE, open_generator, pack
 try:
     import uvicorn
     from fastapi import FastAPI, HTTPException
-    from fastapi.exceptions import RequestValidationError
     from fastapi.middleware.cors import CORSMiddleware
-    from fastapi.responses import JSONResponse, PlainTextResponse
+    from fastapi.responses import PlainTextResponse
     from pydantic import BaseModel, ConfigDict, Field, model_validator
-    from starlette.exceptions import HTTPException as StarletteHTTPException
 except ImportError as error:
     raise ImportError(
         f'ode-transformer serve needs FastAPI and uvicorn ({error}): pip install "modeling-ode-transformer[serve]".'
     ) from error
-
-
-logger = logging.getLogger(__name__)
-
-# A client has so many seconds to send the body of a request.
-SECONDS_TO_SEND = 10.0
-# With so many connections, requests are answered by 503. Systems often allow a process 1,024 open files.
-MAX_CONNECTIONS = 512
 
 
 class Output(BaseModel):
@@ -77,12 +64,8 @@ class Health(BaseModel):
     waiting: Annotated[int, Field(description="Number of texts that wait for the model.")]
 
 
-class Error(BaseModel):
-    error: str
-
-
 class Refused(Exception):
-    """No text is taken now; the message says why."""
+    """Too many texts are waiting."""
 
 
 @dataclass
@@ -93,52 +76,6 @@ class Waiting:
     prefixes: list[str]
     options: dict[str, Any]
     answer: asyncio.Future
-
-
-class Guard:
-    """Middleware that ends requests which nobody completes or waits for.
-
-    It answers by 413 once more than `limit` bytes of a body have come, and by 408 if a body is not there after
-    `SECONDS_TO_SEND`. A request whose client is gone is canceled.
-    """
-
-    def __init__(self, app: Any, limit: int):
-        self.app, self.limit = app, limit
-
-    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        if scope["type"] != "http":
-            return await self.app(scope, receive, send)
-        loop, size, is_sent = asyncio.get_running_loop(), 0, asyncio.Event()
-        deadline = loop.time() + SECONDS_TO_SEND
-
-        async def guarded() -> Any:
-            nonlocal size
-            try:
-                async with asyncio.timeout_at(deadline):
-                    message = await receive()
-            except TimeoutError:
-                raise HTTPException(408, f"The request was not sent within {SECONDS_TO_SEND:g} seconds.") from None
-            size += len(message.get("body", b""))
-            if size > self.limit:
-                raise HTTPException(413, f"The request has over {self.limit} bytes: send fewer or shorter texts.")
-            if not message.get("more_body", False):
-                is_sent.set()
-            return message
-
-        async def client_leaves() -> None:
-            await is_sent.wait()
-            while (await receive())["type"] != "http.disconnect":
-                pass
-
-        answer = asyncio.create_task(self.app(scope, guarded, send))
-        departure = asyncio.create_task(client_leaves())
-        try:
-            await asyncio.wait({answer, departure}, return_when=asyncio.FIRST_COMPLETED)
-            if answer.done():
-                await answer
-        finally:
-            for task in (answer, departure):
-                task.cancel()
 
 
 class Batcher:
@@ -155,8 +92,6 @@ class Batcher:
     def __init__(self, generate: Callable[..., list[Outputs]], max_batch: int, max_waiting: int):
         self.generate, self.max_batch, self.max_waiting = generate, max_batch, max_waiting
         self.requests: deque[Waiting] = deque()
-        # The number of requests without an answer; and whether no further ones are taken.
-        self.unanswered, self.is_closed = 0, False
         self.has_requests = asyncio.Event()
         self.thread = ThreadPoolExecutor(1)
         self.totals = {"batches": 0, "texts": 0, "seconds": 0.0}  # of what was generated
@@ -176,22 +111,16 @@ class Batcher:
         """Returns the outputs of each text.
 
         Raises:
-            Refused: too many texts are waiting, or the server is stopping.
+            Refused: too many texts are waiting.
             TimeoutError: the outputs took longer than `timeout` seconds.
             Exception: an error from `generate`.
         """
-        if self.is_closed:
-            raise Refused("The server is stopping: try again later.")
         if self.waiting + len(texts) > self.max_waiting:
             raise Refused(f"Too many texts are waiting (limit: {self.max_waiting}): try again later.")
         answer = asyncio.get_running_loop().create_future()
         self.requests.append(Waiting(texts, prefixes or [""] * len(texts), options or {}, answer))
         self.has_requests.set()
-        self.unanswered += 1
-        try:
-            return await asyncio.wait_for(answer, timeout)
-        finally:
-            self.unanswered -= 1
+        return await asyncio.wait_for(answer, timeout)
 
     async def run(self) -> None:
         """Answers requests until it is canceled."""
@@ -231,16 +160,6 @@ class Batcher:
             own = [next(remaining) for _ in request.texts]
             if not request.answer.done():
                 request.answer.set_result(own)
-
-
-class DrainingServer(uvicorn.Server):
-    """After a signal to stop, it answers the requests that it has, and others by 503 meanwhile. A second Ctrl-C ends
-    it at once."""
-
-    async def on_tick(self, counter: int) -> bool:
-        app: Any = self.config.app
-        ends = app.state.batcher.is_closed = await super().on_tick(counter)
-        return ends and (self.force_exit or not app.state.batcher.unanswered)
 
 
 def make_app(
@@ -291,13 +210,10 @@ def make_app(
 
     app = FastAPI(title="ode-transformer serve", description=__doc__.split("\n\n", 2)[2], lifespan=lifespan)
 
-    # JSON may spell a character as two escapes, in 12 bytes. Each text may have a prefix.
-    app.add_middleware(Guard, limit=1024 + 2 * args.max_texts * (12 * args.max_characters + 16))
-
     if args.cors:
         app.add_middleware(CORSMiddleware, allow_origins=[args.cors], allow_methods=["*"], allow_headers=["*"])
 
-    @app.post("/generate", responses={status: {"model": Error} for status in (400, 408, 413, 422, 500, 503)})
+    @app.post("/generate")
     async def generate_outputs(request: Request) -> Answer:
         """Translates, summarizes or corrects texts."""
         try:
@@ -315,9 +231,7 @@ def make_app(
 
     @app.get("/health")
     async def health() -> Health:
-        """Whether the server takes requests (503 while it stops), and how many texts are waiting."""
-        if app.state.batcher.is_closed:
-            raise HTTPException(503, "The server is stopping.")
+        """How many texts are waiting."""
         return Health(status="ok", models=args.model_name_or_path, waiting=app.state.batcher.waiting)
 
     @app.get("/metrics", response_class=PlainTextResponse)
@@ -329,56 +243,28 @@ def make_app(
             lines += [f"# TYPE ode_transformer_{name}_total counter", f"ode_transformer_{name}_total {total}"]
         return "\n".join(lines) + "\n"
 
-    def error_response(status: int, message: str, headers: Any = None) -> JSONResponse:
-        return JSONResponse({"error": message}, status, headers)
-
-    @app.exception_handler(StarletteHTTPException)
-    async def on_http_error(request, error):
-        return error_response(error.status_code, str(error.detail), error.headers)
-
-    @app.exception_handler(RequestValidationError)
-    async def on_malformed(request, error):
-        problems = [f"{'.'.join(map(str, each['loc'][1:])) or 'request'}: {each['msg']}" for each in error.errors()]
-        return error_response(422, "; ".join(problems[:5]))
-
-    @app.exception_handler(Exception)
-    async def on_defect(request, error):
-        return error_response(500, "The server failed; its log says why.")
-
     return app
 
 
 def serve(args: ServeArguments) -> None:
-    """Runs the server until it is interrupted; see `DrainingServer`.
+    """Runs the server until it is interrupted.
 
     Raises:
-        OSError: the host is unknown, the port is taken, or a model is missing.
+        OSError: a model is missing.
         ValueError: the models do not fit together, or an option does not fit them.
     """
-    try:  # from now on the port is taken
-        family = socket.AF_INET6 if ":" in args.host else socket.AF_INET
-        listener = socket.create_server((args.host, args.port), family=family)
-    except OSError as error:
-        message = f"--host {args.host} --port {args.port}: {error.strerror}. Give another --host or --port."
-        raise OSError(message) from error
-    with listener:
-        set_seed(args.seed)
-        generator = open_generator(args)
-        pack(generator, args)
-        generator.truncation = False
+    set_seed(args.seed)
+    generator = open_generator(args)
+    pack(generator, args)
+    generator.truncation = False
 
-        def generate(texts: list[str], prefixes: list[str], options: dict[str, Any]) -> list[Outputs]:
-            number = options.get("num_return_sequences", args.num_return_sequences)
-            own: dict[str, Any] = {"generate_options": options, "split_lines": not args.scores and number == 1}
-            return replace(generator, **own)(texts, prefixes)
+    def generate(texts: list[str], prefixes: list[str], options: dict[str, Any]) -> list[Outputs]:
+        number = options.get("num_return_sequences", args.num_return_sequences)
+        own: dict[str, Any] = {"generate_options": options, "split_lines": not args.scores and number == 1}
+        return replace(generator, **own)(texts, prefixes)
 
-        generate(["."], [""], {})  # shows errors now rather than at the first request
-        generator.warned.clear()
-        app = make_app(generate, args, generator.model.generation_config)
-        host, port = listener.getsockname()[:2]
-        host = f"[{host}]" if ":" in host else host
-        names = ", ".join(args.model_name_or_path)
-        logger.warning("Serving %s at http://%s:%d/generate, documented at /docs", names, host, port)
-        limits: dict[str, Any] = {"timeout_graceful_shutdown": math.ceil(args.timeout)}
-        config = uvicorn.Config(app, limit_concurrency=MAX_CONNECTIONS, log_level="warning", **limits)
-        DrainingServer(config).run(sockets=[listener])
+    generate(["."], [""], {})  # shows errors now rather than at the first request
+    generator.warned.clear()
+    app = make_app(generate, args, generator.model.generation_config)
+    seconds = math.ceil(args.timeout)
+    uvicorn.run(app, host=args.host, port=args.port, access_log=False, timeout_graceful_shutdown=seconds)

@@ -294,7 +294,7 @@ def test_a_classifier(tmp_path):
         f"| parameters without word embeddings | {without_embeddings:,} |",
         "| function evaluations for each sentence | 16 |",
         r"| classes | human, a\|b, number |",
-        "| solver | ark |\n| step_size | 0.2 |\n| gradient | direct |",
+        "| solver | ark |\n| step_size | 0.2 |",
         "| | validation (545 examples) | test (500 examples) | convention |",
         "| accuracy, percent | 83.49 | 87.20 |  |",
         "| function evaluations, mean of the examples | 16.0 | 16.0 |  |",

@@ -23,7 +23,6 @@ from modeling_ode_transformer.inference import cpu
 from modeling_ode_transformer.inference.cpu import (
     Replacement,
     optimize_for_cpu,
-    restore,
 )
 
 from ..conftest import TINY, assert_close, build
@@ -84,37 +83,6 @@ def test_the_model_generates_the_same(model_class, batch):
     assert_close(torch.stack(actual.logits), torch.stack(expected.logits), scale=100)
 
 
-def snapshot(model):
-    """What a model is made of: classes, parameters and whatever else its modules hold, hooks included."""
-    return [(name, type(each), dict(vars(each)), dict(each._parameters)) for name, each in model.named_modules()]
-
-
-@pytest.mark.parametrize("model_class", MODELS)
-def test_restoring_leaves_nothing_behind(model_class, batch):
-    model = build(model_class)
-    calls = []
-    first = next(module for module in model.modules() if isinstance(module, nn.Linear))
-    first.register_forward_hook(lambda *args: calls.append(args))
-    inputs, before, parameters = inputs_of(model, batch), snapshot(model), list(model.parameters())
-    names, loss = list(model.state_dict()), getattr(model, "loss_function", None)
-    expected = model(**inputs)[0]
-    evaluations = len(calls)
-    assert not is_optimized(model) and evaluations
-    optimize_for_cpu(optimize_for_cpu(model))
-    assert is_optimized(model) and list(model.state_dict()) == names
-    assert all(new is old for new, old in zip(model.parameters(), parameters, strict=True))
-    model(**inputs)
-    assert len(calls) == 2 * evaluations
-    assert restore(restore(model)) is model and not is_optimized(model)
-    after = snapshot(model)
-    for (name, cls, values, own), (other_name, other_cls, other_values, other_own) in zip(before, after, strict=True):
-        other_values.pop("_loss_function", None)
-        assert (name, cls, values.keys()) == (other_name, other_cls, other_values.keys())
-        assert all(own[key] is other_own[key] for key in own)
-    assert model.loss_function is loss
-    assert torch.equal(model(**inputs)[0], expected)
-
-
 @pytest.mark.parametrize("tied", [True, False])
 def test_saving_and_loading_know_nothing_of_it(tied, tmp_path, batch):
     model = build(tie_word_embeddings=tied)
@@ -166,26 +134,24 @@ def test_an_optimized_model_is_copied(batch):
     copied = copy.deepcopy(model)
     assert torch.equal(copied(**batch).logits, expected)
     assert [type(each) for each in copied.modules()] == [type(each) for each in model.modules()]
-    assert restore(copied).lm_head.weight is not model.lm_head.weight and is_optimized(model)
-    assert type(copied.lm_head) is nn.Linear
+    assert copied.lm_head.weight is not model.lm_head.weight
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
 def test_a_converted_model_runs_as_if_it_had_not_been_optimized(dtype, batch, onednn_calls):
     model = optimized().to(dtype)
     actual = model(**batch).logits
-    assert torch.equal(actual, restore(model)(**batch).logits) and actual.dtype == dtype and not onednn_calls
+    assert torch.equal(actual, build().to(dtype)(**batch).logits) and actual.dtype == dtype and not onednn_calls
     ids = {"input_ids": torch.ones(3, 5, dtype=torch.long), "decoder_input_ids": torch.ones(3, 6, dtype=torch.long)}
     assert optimized().to("meta")(**{name: each.to("meta") for name, each in ids.items()}).logits.shape == actual.shape
 
 
-@pytest.mark.parametrize("checkpointing", [{}, {"stages": True}], ids=["blocks", "stages"])
-def test_activation_checkpointing_draws_the_same_masks_again(checkpointing, batch):
+def test_activation_checkpointing_draws_the_same_masks_again(batch):
     gradients = []
-    for kwargs in (None, checkpointing):
+    for checkpointing in (False, True):
         model = optimized(encoder_solver="rk4", **DROPOUTS).train()
-        if kwargs is not None:
-            model.activation_checkpointing_enable(kwargs)
+        if checkpointing:
+            model.activation_checkpointing_enable()
         torch.manual_seed(5)
         model(**batch, labels=batch["decoder_input_ids"], use_cache=False).loss.backward()
         gradients.append([parameter.grad for parameter in model.parameters()])
@@ -231,7 +197,6 @@ def test_embeddings_are_resized_as_before():
     assert model.lm_head.weight.shape == (70, 32) and torch.equal(model.lm_head.weight[:61], old)
     assert not isinstance(model.lm_head, Replacement)
     assert isinstance(optimize_for_cpu(model).lm_head, Replacement)
-    assert type(restore(model).lm_head) is nn.Linear
 
 
 def test_other_devices_are_left_alone_with_a_line_that_says_so(warned):

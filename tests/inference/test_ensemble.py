@@ -225,10 +225,6 @@ def test_what_an_ensemble_cannot_do_is_refused(source, tmp_path):
     with pytest.raises(ValueError, match=r"model 2 \(OdeTransformerForCausalLM\) is not an encoder-decoder"):
         EnsembleForConditionalGeneration([ode_transformer(), language_model])
     ensemble = EnsembleForConditionalGeneration([ode_transformer()])
-    with pytest.raises(ValueError, match=r"only supports greedy_search, .* ask for assisted_generation"):
-        ensemble.generate(source["input_ids"][:1], prompt_lookup_num_tokens=2)
-    with pytest.raises(ValueError, match=r"only supports greedy_search, .* ask for contrastive_search"):
-        ensemble.generate(**source, penalty_alpha=0.6, top_k=4)
     with pytest.raises(TypeError, match="unexpected keyword argument 'output_attentions'"):
         ensemble.generate(**source, return_dict_in_generate=True, output_attentions=True)
     with pytest.raises(ValueError, match=r"not used by the model: .'num_beam'"):

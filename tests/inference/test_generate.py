@@ -243,7 +243,7 @@ def test_json_lines_with_prefixes_and_scores(beams, translate, models):
         ('["one"]', {"jsonl": True}, "line 1: expected an object with the text `source`"),
         ('{"source": "one", "target_prefix": 3}', {"jsonl": True}, "line 1: expected an object .* not .*: 3"),
         ("one", {"jsonl": True, "target_prefix": "{tmp}/two.txt"}, "are in --input: leave out --target_prefix"),
-        ("one", {"target_prefix": "{tmp}/two.txt"}, "two.txt has 2 lines, but --input .*source.txt has 1"),
+        ("one", {"target_prefix": "{tmp}/two.txt"}, "source.txt has 1 lines, but .*two.txt has 2"),
         ("one\ntwo", {"target_prefix": "{tmp}/two.txt"}, "A target prefix has 41 tokens, .* Shorten it, or allow"),
     ],
 )
@@ -436,7 +436,7 @@ def test_sources_over_the_trained_length_are_warned_of_and_split_if_asked(transl
 
 def packed(text, limit, tokenizer):
     """The parts of a text."""
-    return TextGenerator(None, tokenizer, None, limit, split_sentences="pack").split(text)[0]
+    return TextGenerator(None, tokenizer, None, limit, split_sentences=True).split(text)[0]
 
 
 def words(text, verbose):
@@ -451,6 +451,11 @@ def test_texts_are_split_at_the_ends_of_sentences_or_else_between_words():
     assert packed(text, 4, words) == parts
     assert packed(text, 6, words)[0] == 'One two. "Three four!"'
     assert packed("word " * 5, 1, words) == ["word"] * 5
+    generator = TextGenerator(None, words, None, 4, split_lines=True, split_sentences=True)
+    assert generator.split("One. Two.\nThree. Four. Five. Six.\n\nSeven.") == (
+        ["One. Two.", "Three. Four.", "Five. Six.", "Seven."],
+        ["\n", " ", "\n\n"],
+    )
 
 
 @pytest.mark.parametrize(
@@ -769,9 +774,7 @@ def test_an_unfinished_training_is_named_with_its_last_checkpoint(models, transl
     assert translate(tmp_path / "run" / "checkpoint-10") == translate("ode")
 
 
-@pytest.mark.parametrize(
-    "values", [{"model_type": [3]}, {"auto_map": 3}, {"custom_pipelines": 3}, {"dtype": 3}], ids=str
-)
+@pytest.mark.parametrize("values", [{"model_type": [3]}, {"auto_map": 3}, {"dtype": 3}], ids=str)
 def test_a_configuration_with_values_of_other_types_is_named(values, models, translate, tmp_path):
     folder = shutil.copytree(models / "ode", tmp_path / "damaged")
     config = json.loads((folder / "config.json").read_text())
@@ -807,13 +810,11 @@ def test_a_model_has_to_be_named():
         (["ode"], {"interactive": True}, ValueError, "leave out --input and --output"),
         (["ode"], {"batch_size": 3, "max_tokens_per_batch": 100}, ValueError, "not both"),
         (["ode"], {"split_sentences": True, "scores": True}, ValueError, "leave out --scores"),
-        (["ode"], {"int8": True, "optimize_for_cpu": False}, ValueError, "--int8 needs a CPU .* leave it out"),
         (["ode"], {"num_return_sequences": 4}, ValueError, r"num_return_sequences` \(4\) has to be smaller"),
         (["ode"], {"generation_options": "num_beem=3"}, ValueError, "has no option num_beem"),
         (["ode"], {"generation_options": "num_return_sequences=2"}, ValueError, "give --num_return_sequences outside"),
-        (["ode"], {"generation_options": "max_new_tokens=many"}, ValueError, "max_new_tokens=many must not be text"),
         (["ode"], {"length_penalty": "nan"}, ValueError, "--length_penalty NaN must be a finite number"),
-        (["ode"], {"device": "gpu"}, ValueError, "--device gpu cannot be used here .*: give cpu, cuda or cuda:1"),
+        (["ode"], {"device": "gpu"}, RuntimeError, "device type at start of device string: gpu"),
         (["learned"], {"max_source_length": 13}, ValueError, "13 exceeds the model's max_position_embeddings, 12"),
     ],
 )

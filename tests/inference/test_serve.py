@@ -4,9 +4,7 @@
 import asyncio
 import json
 import signal
-import socket
 import threading
-from functools import partial
 
 import httpx
 import pytest
@@ -167,7 +165,7 @@ class serving:
     def __init__(self, app):
         started = threading.Event()
 
-        class Server(serve.DrainingServer):
+        class Server(uvicorn.Server):
             async def startup(self, sockets=None):
                 await super().startup(sockets)
                 started.set()
@@ -209,7 +207,7 @@ def test_a_full_queue_and_a_long_wait_are_answered_by_503():
 
     refused, *answered = with_client(make_app(upper, ServeArguments(["upper"], max_waiting=3)), talk)
     assert refused.status_code == 503 and refused.headers["retry-after"] == "1"
-    assert refused.json() == {"error": "Too many texts are waiting (limit: 3): try again later."}
+    assert refused.json() == {"detail": "Too many texts are waiting (limit: 3): try again later."}
     assert [texts_of(answer) for answer in answered] == [["A"], ["B", "C"], ["D"]]
     assert upper.calls == [["a"], ["b", "c", "d"]]
 
@@ -222,7 +220,7 @@ def test_a_full_queue_and_a_long_wait_are_answered_by_503():
         return late, await client.post("/generate", json={"texts": ["next"]})
 
     late, after = with_client(make_app(upper, options), talk)
-    assert (late.status_code, late.json()) == (503, {"error": "No output after 0.2 seconds: try again."})
+    assert (late.status_code, late.json()) == (503, {"detail": "No output after 0.2 seconds: try again."})
     assert texts_of(after) == ["NEXT"]
 
 
@@ -303,7 +301,7 @@ def test_requests_are_generated_with_those_that_have_the_same_options():
     assert seen == [(["a"], [""], {}), (["b", "d"], ["", "D"], {"num_beams": 2}), (["c", "e"], ["", ""], {})]
 
 
-def test_a_server_that_is_stopped_answers_what_it_has_and_refuses_the_rest():
+def test_a_server_that_is_stopped_answers_what_it_has():
     upper, answers = Upper(), []
     running = serving(make_app(upper, ServeArguments(["upper"])))
     with running as address:
@@ -317,11 +315,6 @@ def test_a_server_that_is_stopped_answers_what_it_has_and_refuses_the_rest():
         threads[1].start()
         until(address, 1)
         running.server.handle_exit(signal.SIGTERM, None)
-        while (health := httpx.get(f"{address}/health")).status_code == 200:
-            pass
-        refused = httpx.post(f"{address}/generate", json={"texts": ["c"]})
-        assert (health.status_code, refused.status_code) == (503, 503)
-        assert refused.json() == {"error": "The server is stopping: try again later."}
         upper.may_go.set()
         for thread in [*threads, running.thread]:
             thread.join(60)
@@ -330,50 +323,9 @@ def test_a_server_that_is_stopped_answers_what_it_has_and_refuses_the_rest():
             httpx.get(f"{address}/health")
 
 
-def connected(address):
-    host, _, port = address.removeprefix("http://").partition(":")
-    return socket.create_connection((host, int(port)), timeout=60)
-
-
-def request_of(body, length=None):
-    head = ["POST /generate HTTP/1.1", "host: x", "connection: close", "content-type: application/json"]
-    return "\r\n".join([*head, f"content-length: {length or len(body)}", "", body]).encode()
-
-
-def received(client):
-    """What comes until the server closes the connection."""
-    return b"".join(iter(partial(client.recv, 4096), b""))
-
-
 def until(address, number):
     while httpx.get(f"{address}/health").json()["waiting"] != number:
         pass
-
-
-def test_requests_whose_clients_are_gone_are_not_generated():
-    upper = Upper()
-    with serving(make_app(upper, ServeArguments(["upper"]))) as address:
-        first = connected(address)
-        first.sendall(request_of('{"texts": ["a"]}'))
-        assert upper.is_busy.wait(60)
-        with connected(address) as gone:
-            gone.sendall(request_of('{"texts": ["b", "c"]}'))
-            until(address, 2)
-        until(address, 0)
-        upper.may_go.set()
-        assert b'"text":"A"' in received(first)
-        assert texts_of(httpx.post(f"{address}/generate", json={"texts": ["d"]})) == ["D"]
-        first.close()
-    assert upper.calls == [["a"], ["d"]]
-
-
-def test_a_request_that_is_not_sent_in_time_is_ended(monkeypatch):
-    monkeypatch.setattr(serve, "SECONDS_TO_SEND", 0.2)
-    with serving(make_app(Upper(), ServeArguments(["upper"]))) as address:
-        with connected(address) as client:
-            client.sendall(request_of('{"texts": ["a', length=100))
-            answer = received(client)
-    assert b"408 Request Timeout" in answer and b"The request was not sent within 0.2 seconds." in answer
 
 
 def test_no_request_fails_by_anothers_fault():
@@ -392,9 +344,8 @@ def test_no_request_fails_by_anothers_fault():
 
     first, b, defect, value, long, c = with_client(make_app(upper, ServeArguments(["upper"])), talk)
     assert [texts_of(answer) for answer in (first, b, c)] == [["A"], ["B"], ["C"]]
-    assert (long.status_code, long.json()) == (422, {"error": "too long"})
-    for failed in (defect, value):
-        assert (failed.status_code, failed.json()) == (500, {"error": "The server failed; its log says why."})
+    assert (long.status_code, long.json()) == (422, {"detail": "too long"})
+    assert [failed.status_code for failed in (defect, value)] == [500, 500]
 
 
 def test_errors_of_the_server_are_logged(caplog):
@@ -407,48 +358,14 @@ def test_errors_of_the_server_are_logged(caplog):
     assert "ValueError: an output is longer than max_position_embeddings" in caplog.text
 
 
-def test_a_body_of_more_bytes_than_texts_may_have_is_refused_before_it_is_there():
-    """Whether it says its length or comes in pieces; the longest allowed texts are taken in their longest spelling."""
-    upper = Upper()
-    upper.may_go.set()
-    app = make_app(upper, ServeArguments(["upper"], max_texts=2, max_characters=500))
-    sent = []
-
-    async def pieces():
-        for _ in range(1000):
-            sent.append(1)
-            yield b" " * 1000
-
-    async def talk(client):
-        answers = [await client.post("/generate", json={"texts": ["\N{GRINNING FACE}" * 500] * 2})]
-        for content in (b" " * 40_000, pieces()):
-            headers = {"content-type": "application/json"}
-            answers.append(await client.post("/generate", content=content, headers=headers))
-        return answers
-
-    longest = json.dumps({"texts": ["\N{GRINNING FACE}" * 500] * 2})
-    assert len(longest) > 12_000
-
-    async def talk_escaped(client):
-        headers = {"content-type": "application/json"}
-        return await client.post("/generate", content=longest.encode(), headers=headers)
-
-    assert len(texts_of(with_client(app, talk_escaped))) == 2
-    plain, *refused = with_client(app, talk)
-    assert len(texts_of(plain)) == 2 and len(upper.calls) == 2
-    for answer in refused:
-        assert answer.status_code == 413 and "over 25088 bytes: send fewer" in answer.json()["error"]
-    assert len(sent) < 40
-
-
 @pytest.mark.parametrize(
     "method, path, options, status, message",
     [
-        ("POST", "/generate", {"json": {"texts": []}}, 422, "texts: List should have at least 1 item"),
-        ("POST", "/generate", {"json": {"texts": ["a"] * 4}}, 422, "texts: List should have at most 3 items"),
-        ("POST", "/generate", {"json": {"texts": ["a" * 9]}}, 422, "texts.0: String should have at most 8 characters"),
-        ("POST", "/generate", {"json": {"texts": ["a"], "top_k": 8}}, 422, "top_k: Extra inputs are not"),
-        ("POST", "/generate", {"json": {"texts": ["a"], "num_beams": 5}}, 422, "num_beams: Input should be less than"),
+        ("POST", "/generate", {"json": {"texts": []}}, 422, "List should have at least 1 item"),
+        ("POST", "/generate", {"json": {"texts": ["a"] * 4}}, 422, "List should have at most 3 items"),
+        ("POST", "/generate", {"json": {"texts": ["a" * 9]}}, 422, "String should have at most 8 characters"),
+        ("POST", "/generate", {"json": {"texts": ["a"], "top_k": 8}}, 422, "Extra inputs are not"),
+        ("POST", "/generate", {"json": {"texts": ["a"], "num_beams": 5}}, 422, "Input should be less than"),
         ("POST", "/generate", {"json": {"texts": ["a"], "num_return_sequences": 5}}, 422, "less than or equal to 4"),
         (
             "POST",
@@ -458,7 +375,6 @@ def test_a_body_of_more_bytes_than_texts_may_have_is_refused_before_it_is_there(
             "smaller or equal to `num_b",
         ),
         ("POST", "/generate", {"json": {"texts": ["a"], "length_penalty": 1.6}}, 422, "less than or equal to 1.5"),
-        ("POST", "/generate", {"content": b'{"texts": ["a"], "length_penalty": NaN}'}, 422, "length_penalty: Input"),
         (
             "POST",
             "/generate",
@@ -467,19 +383,18 @@ def test_a_body_of_more_bytes_than_texts_may_have_is_refused_before_it_is_there(
             "a target prefix for each",
         ),
         ("POST", "/generate", {"json": {"texts": ["a"], "target_prefixes": ["c" * 9]}}, 422, "at most 8 characters"),
-        ("POST", "/generate", {"json": {"texts": [7]}}, 422, "texts.0: Input should be a valid string"),
-        ("POST", "/generate", {"content": rb'{"texts": ["\ud800"]}'}, 422, "texts.0: Input should be a valid string"),
+        ("POST", "/generate", {"json": {"texts": [7]}}, 422, "Input should be a valid string"),
         ("POST", "/generate", {"content": b'{"texts": ["f\xfcnf"]}'}, 400, "error parsing the body"),
         ("GET", "/generate", {}, 405, "Method Not Allowed"),
     ],
 )
-def test_errors_are_json(method, path, options, status, message):
+def test_requests_out_of_bounds_are_refused(method, path, options, status, message):
     upper = Upper()
     bounds = {"max_texts": 3, "max_characters": 8, "max_beams": 4, "max_length_penalty": 1.5}
     app = make_app(upper, ServeArguments(["upper"], **bounds), GenerationConfig(num_beams=2))
     headers = {"content-type": "application/json"}
     response = with_client(app, lambda client: client.request(method, path, headers=headers, **options))
-    assert response.status_code == status and message in response.json()["error"] and not upper.calls
+    assert response.status_code == status and message in response.text and not upper.calls
 
 
 WITHOUT_SPACES = "seven" * 400
@@ -493,7 +408,7 @@ def test_a_text_that_would_be_cut_is_refused_or_split(folder):
         response = with_client(app, lambda client: client.post("/generate", json={"texts": ["two", text, ""]}))
         assert response.status_code == status, response.text
         refused = with_client(app, lambda client: client.post("/generate", json={"texts": ["two", WITHOUT_SPACES]}))
-        assert refused.status_code == 422 and "The model takes at most" in refused.json()["error"]
+        assert refused.status_code == 422 and "The model takes at most" in refused.json()["detail"]
     assert texts_of(response)[2] == "" and all(texts_of(response)[:2])
     assert response.json()["outputs"][0][0]["score"] is None
 
@@ -511,29 +426,16 @@ def test_the_image_starts_the_server_for_all_addresses():
 def test_the_documentation_says_what_is_answered():
     api = with_client(make_app(Upper(), ServeArguments(["upper"])), lambda client: client.get("/openapi.json")).json()
     assert set(api["paths"]) == {"/generate", "/health", "/metrics"}
-    operation = api["paths"]["/generate"]["post"]
-    assert set(operation["responses"]) == {"200", "400", "408", "413", "422", "500", "503"}
-    reference = operation["responses"]["503"]["content"]["application/json"]["schema"]["$ref"]
-    assert api["components"]["schemas"][reference.rpartition("/")[2]]["properties"] == {
-        "error": {"type": "string", "title": "Error"}
-    }
     texts = api["components"]["schemas"]["Request"]["properties"]["texts"]
     assert (texts["maxItems"], texts["items"]["maxLength"]) == (64, 20_000)
 
 
-def test_the_command_starts_the_server(folder, monkeypatch, capsys):
+def test_the_command_starts_the_server(folder, monkeypatch):
     asked = []
-
-    def run(self, sockets):
-        asked.append((self.config.app, sockets[0].getsockname()))
-        assert self.config.timeout_graceful_shutdown == 60
-        # The port is taken before anyone is told of it.
-        with pytest.raises(OSError, match=r"in use.* Give another --host or --port\."):
-            cli.run(["serve", str(folder), "--port", str(asked[0][1][1])])
-
-    monkeypatch.setattr(uvicorn.Server, "run", run)
+    monkeypatch.setattr(uvicorn, "run", lambda app, **options: asked.append((app, options)))
     cli.run(["serve", str(folder), "--port", "0", "--max_waiting", "5", "--num_beams", "2", "--packed"])
-    ((app, (host, port)),) = asked
+    ((app, options),) = asked
+    assert (options["host"], options["port"], options["timeout_graceful_shutdown"]) == ("127.0.0.1", 0, 60)
     response = with_client(app, lambda client: client.post("/generate", json={"texts": ["two"]}))
     assert texts_of(response) == [generator_of(folder, num_beams=2)(["two"])[0][0][0]]
     options = {"num_beams": 2, "num_return_sequences": 2, "length_penalty": 2.0, "target_prefixes": ["seven"]}
@@ -547,14 +449,6 @@ def test_the_command_starts_the_server(folder, monkeypatch, capsys):
             app, lambda client, wrong=wrong: client.post("/generate", json={"texts": ["two"]} | wrong)
         )
         assert response.status_code == 422
-    assert host == "127.0.0.1" and port > 0
-
-    with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(SystemExit):
-        cli.main(["serve", str(folder), "--port", str(taken.getsockname()[1])])
-    assert "Give another --host or --port." in capsys.readouterr().err
-    # Not an address of this machine.
-    with pytest.raises(OSError, match=r"--host 192\.0\.2\.1 --port 0: .*\. Give another --host"):
-        cli.run(["serve", str(folder), "--host", "192.0.2.1", "--port", "0"])
     for option, message in (
         ("--timeout 0", "must be above 0"),
         ("--port 70000", "must be less than 65536"),

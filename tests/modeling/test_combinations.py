@@ -91,20 +91,6 @@ def test_padding_changes_nothing(form, batch):
         assert_close(padded[0], expected[i])
 
 
-@FORMS
-def test_gradient_checkpointing_changes_no_gradient(form, batch):
-    gradients = []
-    for checkpointing in (False, True):
-        model = build(**form, dropout=0.0, attention_dropout=0.0, activation_dropout=0.0).double().train()
-        if checkpointing:
-            model.activation_checkpointing_enable()
-        model(**batch, labels=batch["decoder_input_ids"], use_cache=False).loss.backward()
-        gradients.append({name: parameter.grad for name, parameter in model.named_parameters()})
-    for name, gradient in gradients[0].items():
-        assert gradient is not None, name
-        torch.testing.assert_close(gradients[1][name], gradient, rtol=1e-9, atol=1e-12)
-
-
 @pytest.mark.parametrize("form", [{"encoder_solver": "leapfrog"}, {"encoder_solver": "pcformer"}])
 def test_reentrant_checkpointing_is_refused_where_blocks_share_states(form):
     with pytest.raises(ValueError, match="use_reentrant=False"):

@@ -259,18 +259,6 @@ def test_a_prediction_and_each_correction_have_keys_of_their_own(batch):
     assert all(not torch.allclose(one, other) for i, one in enumerate(keys) for other in keys[:i])
 
 
-def test_all_evaluations_of_a_corrected_block_but_the_last_can_be_recomputed(batch):
-    """RK4, then two corrections: of six evaluations five are made again for the gradient."""
-    model = build(encoder_solver={"predictor": "rk4", "corrector_iterations": 2}).train()
-    model.activation_checkpointing_enable({"stages": True})
-    calls = []
-    model.model.encoder.layers[1].fc1.register_forward_hook(lambda *args: calls.append(args))
-    loss = model(**batch, labels=batch["decoder_input_ids"], use_cache=False).loss
-    assert len(calls) == 6
-    loss.backward()
-    assert len(calls) == 6 + 5
-
-
 def test_a_predictor_may_be_a_tableau(tmp_path):
     solver = {"predictor": SCHEMES["ralston"], "corrector_iterations": 1}
     model = build(decoder_solver=solver)

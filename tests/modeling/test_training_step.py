@@ -3,6 +3,7 @@
 
 import pytest
 import torch
+from torch._subclasses import FakeTensor, FakeTensorMode
 from transformers import M2M100Config, M2M100ForConditionalGeneration
 
 from modeling_ode_transformer import (
@@ -77,3 +78,9 @@ def test_a_training_step_has_as_many_operators_as_noted(batch):
     models["M2M100"] = M2M100ForConditionalGeneration(M2M100Config(**sizes, **kept))
     counts = {name: operators_of_a_step(model, batch) for name, model in models.items()}
     assert counts == {"residual": 2709, "RK2": 3531, "RK2, gate": 3653, "M2M100": 2236}
+
+
+def test_a_model_runs_on_fake_tensors(batch):
+    model = OdeTransformerForConditionalGeneration(tiny_config()).train()
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        assert isinstance(model(**batch).logits, FakeTensor)

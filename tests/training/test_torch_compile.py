@@ -31,7 +31,7 @@ def graphs():
 
 
 def test_a_compiled_training_is_that_of_the_eager_model_and_is_resumed(corpus, tmp_path, graphs):
-    """The same losses of updates and of evaluations, and the same outputs, with recomputed stages and chunked losses;
+    """The same losses of updates and of evaluations, and the same outputs, with recomputed blocks and chunked losses;
     12 batches of other shapes compile fewer than 6 times. One that is stopped after update 4 continues with the same
     losses, to the same weights."""
     options = {
@@ -41,7 +41,7 @@ def test_a_compiled_training_is_that_of_the_eager_model_and_is_resumed(corpus, t
         "label_smoothing_factor": 0.1,
         "do_eval": True,
         "gradient_checkpointing": True,
-        "gradient_checkpointing_kwargs": json.dumps({"use_reentrant": False, "stages": True}),
+        "gradient_checkpointing_kwargs": json.dumps({"use_reentrant": False}),
         "loss_chunk_size": 16,
     }
     options |= {"config_overrides": json.dumps(MODEL | WITHOUT_DROPOUT)}
