@@ -47,14 +47,23 @@ def made_up(noise=0.0, seeds=(1, 2, 3), experiment=0):
                         "function_evaluations": {"decoder": [evaluations] * layers},
                     },
                     "metrics": {"validation": {"perplexity": math.exp(loss + noise * generator.normal())}},
-                    "training_seconds": 1e-4 * count * evaluations,
                     "training": {"updates": 200},
                 }
     return runs
 
 
+def seconds_of(runs):
+    """Of an update, by scheme and size: as long as its arithmetic."""
+    seconds = {}
+    for name, run in runs.items():
+        layers = run["model"]["function_evaluations"]["decoder"]
+        seconds[name.rpartition("_")[0]] = 1e-8 * sum(layers) * parameters_of(run["model"]["config"]["d_model"], 1)
+    return seconds
+
+
 def test_phi_of_a_known_law(module):
-    result = module.verdict(made_up(), samples=20)
+    runs = made_up()
+    result = module.verdict(runs, samples=20, seconds=seconds_of(runs))
     assert [result["fit"][name] for name in ("floor", "exponent")] == pytest.approx([LAW[0], LAW[2]], rel=0.02)
     for scheme, (evaluations, phi) in PHI.items():
         for size, (width, layers) in SIZES.items():
@@ -92,25 +101,19 @@ def test_one_seed_has_no_interval_and_a_table(module, tmp_path, capsys):
     assert "interval" not in json.loads((tmp_path / "out.json").read_text())["schemes"]["rk4"]["a"]
 
 
-def test_seconds_of_updates_take_the_place_of_those_of_busy_runs(module, tmp_path, capsys):
-    """And change nothing else; the seconds of each model are needed."""
-    runs, quiet = made_up(seeds=(1,)), module.verdict(made_up(seeds=(1,)))
-    seconds = {name.rpartition("_")[0]: run["training_seconds"] / 200 for name, run in runs.items()}
-    for number, run in enumerate(runs.values()):
-        run["training_seconds"] *= 1 + number % 4
-    assert module.verdict(runs)["schemes"] != quiet["schemes"]
+def test_the_seconds_of_every_model_are_needed(module, tmp_path, capsys):
+    """Without any, all but the comparison at equal seconds is the same."""
+    runs = made_up(seeds=(1,))
     (tmp_path / "record.json").write_text(json.dumps(runs))
-    (tmp_path / "seconds.json").write_text(json.dumps({"seconds_per_update": seconds}))
-    command = [str(tmp_path / "record.json"), "--seconds", str(tmp_path / "seconds.json")]
-    module.main([*command, "--output_file", str(tmp_path / "out.json")])
-    found = json.loads((tmp_path / "out.json").read_text())["schemes"]
-    for scheme, sizes in quiet["schemes"].items():
-        for size, values in sizes.items():
-            assert found[scheme][size] == pytest.approx(values)
     (tmp_path / "seconds.json").write_text(json.dumps({"seconds_per_update": {}}))
     with pytest.raises(SystemExit):
-        module.main(command)
+        module.main([str(tmp_path / "record.json"), "--seconds", str(tmp_path / "seconds.json")])
     assert "The seconds of residual_a are missing, which verdict_seconds.py measures" in capsys.readouterr().err
+    timed, untimed = (module.verdict(runs, seconds=each)["schemes"] for each in (seconds_of(runs), None))
+    for scheme, sizes in timed.items():
+        for size, values in sizes.items():
+            values.pop("at_equal_seconds")
+            assert untimed[scheme][size] == values
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ is 0 if the further evaluations are worth nothing, and 1 if each is worth as muc
 from a bootstrap over the seeds of all models, fitted anew each time. Runs are named SCHEME_SIZE_SEED.
 
 Beside phi are differences of loss from the residual fit: at equal parameters, at equal arithmetic (the residual model
-with r times the parameters in its stack) and at equal seconds of training on one machine.
+with r times the parameters in its stack) and, with `--seconds`, at equal seconds of training on one machine.
 """
 
 import json
@@ -34,7 +34,7 @@ SAMPLES = 1000
 
 class Point(NamedTuple):
     """A training: its scheme, size, seed, parameters of the repeated stack, evaluations of each of its layers, loss in
-    nats for each token and seconds."""
+    nats for each token and, if they are known, seconds."""
 
     scheme: str
     size: str
@@ -42,7 +42,7 @@ class Point(NamedTuple):
     parameters: float
     evaluations: float
     loss: float
-    seconds: float
+    seconds: float | None
 
 
 class Curve(NamedTuple):
@@ -83,12 +83,11 @@ def fit(x: Sequence[float], loss: Sequence[float]) -> Curve:
 
 
 def point_of(name: str, run: Mapping[str, Any], seconds: Mapping[str, float] | None = None) -> Point:
-    """The point of a run of `collect_runs.py`; with the seconds of an update by SCHEME_SIZE, its time is that of its
-    updates."""
+    """The point of a run of `collect_runs.py`. `seconds` are those of an update, by SCHEME_SIZE."""
     scheme, size, seed = name.rsplit("_", 2)
     if seconds is not None and f"{scheme}_{size}" not in seconds:
         raise ValueError(f"The seconds of {scheme}_{size} are missing, which verdict_seconds.py measures.")
-    spent = run["training_seconds"] if seconds is None else seconds[f"{scheme}_{size}"] * run["training"]["updates"]
+    spent = None if seconds is None else seconds[f"{scheme}_{size}"] * run["training"]["updates"]
     model = run["model"]
     config, evaluations = model["config"], model["function_evaluations"]
     stack = next(iter(evaluations))
@@ -115,9 +114,8 @@ def grouped(points: Sequence[Point]) -> dict[tuple[str, str], list[Point]]:
 
 
 def mean(points: Sequence[Point]) -> Point:
-    """Of the seeds of a model: the first one with the mean loss and seconds."""
-    of_seeds = {name: float(np.mean([getattr(point, name) for point in points])) for name in ("loss", "seconds")}
-    return points[0]._replace(**of_seeds)
+    """Of the seeds of a model: the first one with the mean loss."""
+    return points[0]._replace(loss=float(np.mean([point.loss for point in points])))
 
 
 def compare(points: Sequence[Point]) -> tuple[Curve, dict[tuple[str, str], dict[str, float]]]:
@@ -127,19 +125,21 @@ def compare(points: Sequence[Point]) -> tuple[Curve, dict[tuple[str, str], dict[
     residual = [point for point in models.values() if point.scheme == RESIDUAL]
     losses = [point.loss for point in residual]
     of_size = fit([point.parameters for point in residual], losses)
-    of_time = fit([point.seconds for point in residual], losses)
+    times = [point.seconds for point in residual]
+    of_time = None if None in times else fit(times, losses)
     found = {}
     for key, point in models.items():
         if point.scheme == RESIDUAL:
             continue
-        times = of_size.inverse(point.loss) / point.parameters
+        worth = of_size.inverse(point.loss) / point.parameters
         found[key] = {
-            "phi": math.log(times) / math.log(point.evaluations),
-            "equivalent_size": times,
+            "phi": math.log(worth) / math.log(point.evaluations),
+            "equivalent_size": worth,
             "at_equal_parameters": point.loss - of_size.at(point.parameters),
             "at_equal_arithmetic": point.loss - of_size.at(point.evaluations * point.parameters),
-            "at_equal_seconds": point.loss - of_time.at(point.seconds),
         }
+        if of_time is not None:
+            found[key]["at_equal_seconds"] = point.loss - of_time.at(point.seconds)
     # A scheme's phi is the mean over its sizes.
     for scheme in dict.fromkeys(scheme for scheme, _ in found):
         own = [values for (name, _), values in found.items() if name == scheme]
@@ -180,7 +180,7 @@ def verdict(
     Args:
         runs: Records of `collect_runs.py` by name.
         samples: Of the bootstrap.
-        seconds: Of an update, by SCHEME_SIZE; default: those that the runs took.
+        seconds: Of an update, by SCHEME_SIZE; without them, there is no comparison at equal seconds.
 
     Raises:
         ValueError: there are no residual models of three sizes, or no other models, or no seconds of a model.
@@ -219,9 +219,9 @@ def table(result: Mapping[str, Any]) -> str:
     for scheme, sizes in result["schemes"].items():
         for size, values in sizes.items():
             interval = " to ".join(f"{end:.2f}" for end in values.get("interval", []))
-            numbers = [values[f"at_equal_{name}"] for name in ("parameters", "arithmetic", "seconds")]
+            numbers = [values.get(f"at_equal_{name}") for name in ("parameters", "arithmetic", "seconds")]
             row = [scheme, size, f"{values['phi']:.2f}", interval, f"{values['equivalent_size']:.2f}"]
-            rows.append([*row, *(f"{number:+.4f}" for number in numbers)])
+            rows.append([*row, *("" if number is None else f"{number:+.4f}" for number in numbers)])
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
 
@@ -233,8 +233,7 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument(
         "--seconds",
         type=Path,
-        help="file of examples/benchmarks/verdict_seconds.py: seconds of an update on a quiet machine, in place of "
-        "those that the runs took",
+        help="file of examples/benchmarks/verdict_seconds.py: seconds of an update of each model on a quiet machine",
     )
     args = parser.parse_args(argv)
     try:

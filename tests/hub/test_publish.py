@@ -254,7 +254,7 @@ def test_what_cannot_be_published_is_said(run, tmp_path):
     (broken / "tokenizer.json").unlink()
     (broken / "tokenizer_config.json").unlink()
     fails(broken, "tokenizer")
-    (broken / "model.safetensors").rename(broken / "pytorch_model.bin")
+    (broken / "model.safetensors").unlink()
     fails(broken, "model.safetensors")
     (broken / "config.json").write_text('{"model_type": "m2m_100"}')
     fails(broken, "'m2m_100' is not one of this package: publish it with model.push_to_hub")
