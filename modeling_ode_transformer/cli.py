@@ -432,7 +432,7 @@ def as_text(scores: Mapping[str, Any]) -> str:
     for name, value in scores.items():
         if isinstance(value, dict):
             value = [{name: key} | row for key, row in value.items()]
-        if isinstance(value, list) and isinstance(value[0], dict):
+        if isinstance(value, list) and all(isinstance(row, dict) for row in value):
             columns = list(dict.fromkeys(column for row in value for column in row))
             cells = [[format_value(row.get(column, "")) for column in columns] for row in value]
             lines += [f"| {' | '.join(row)} |" for row in (columns, ["---"] * len(columns), *cells)]

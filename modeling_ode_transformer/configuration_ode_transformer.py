@@ -217,11 +217,14 @@ class OdeTransformerDecoderConfig(PreTrainedConfig):
     def save_pretrained(self, save_directory: str | Path, push_to_hub: bool = False, **kwargs):
         """As in transformers. The saved configuration names the class for each Auto class that can open the model, and
         the files of the user that define its schemes. The code of pipelines that it names is saved with it."""
-        for entry in (getattr(self, "custom_pipelines", None) or {}).values():
+        pipelines = getattr(self, "custom_pipelines", None) or {}
+        for task, entry in [*pipelines.items()]:
             file = Path(__file__).with_name(f"{entry['impl'].split('.')[0]}.py")
             for path in (file, *get_relative_import_files(file)) if file.is_file() else ():
                 Path(save_directory).mkdir(parents=True, exist_ok=True)
                 shutil.copy(path, save_directory)
+            if file.stem == "pipeline_ode_transformer" and not file.is_file():
+                pipelines.pop(task)  # transformers copies a model's code without that of its pipelines
         self.auto_map = {**(getattr(self, "auto_map", None) or {}), **self.model_classes}
         self.__dict__.pop("own_schemes", None)
         if own := self.own_entries():

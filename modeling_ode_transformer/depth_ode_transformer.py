@@ -109,6 +109,8 @@ class DepthOptions:
         for name, values in choices.items():
             if getattr(self, name) not in values:
                 raise ValueError(f"{name}={getattr(self, name)!r}: choose one of {', '.join(map(str, values))}.")
+        if not isinstance(self.steps_per_layer, int) or self.steps_per_layer < 1:
+            raise ValueError(f"steps_per_layer={self.steps_per_layer!r} must be an integer of at least 1.")
         weights = COEFFICIENTS[self.coefficients]
         if self.start is not None and self.start not in weights.starts:
             known = ", ".join(weights.starts) or "none, since nothing is free"
@@ -491,8 +493,8 @@ def check_pre_norm(model: PreTrainedModel, options: DepthOptions | None = None) 
         if change > 0.1:
             raise ValueError(
                 f"The layers of {name} in {type(model).__name__} are post-norm: their increments depend on the size "
-                "of the states. They are no Euler steps, so that there is no Runge-Kutta step either: choose a model "
-                "whose layers normalize what they read."
+                "of the states. They are not Euler steps, so there is no Runge-Kutta step to make of them. Choose a "
+                "model whose layers normalize what they read."
             )
 
 

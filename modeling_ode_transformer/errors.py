@@ -33,4 +33,6 @@ def message_of(error: Exception) -> str | None:
         return f'{error}: install the extra that has it, such as "modeling-ode-transformer[train]", [gec] or [serve]'
     if any(cls.__name__ == "StrictDataclassError" for cls in type(error).__mro__):
         return str(error.__cause__ or error)
-    return str(error) if isinstance(error, (ValueError, OSError, ImportError)) else None
+    # The last two, by name, are of a damaged file of weights and of the network.
+    names = {cls.__name__ for cls in type(error).__mro__} & {"SafetensorError", "HTTPError"}
+    return str(error) if names or isinstance(error, (ValueError, OSError, ImportError)) else None

@@ -288,8 +288,11 @@ class OdeTransformerTokenizer(TokenizersBackend):
 
         Raises:
             ImportError: if sentencepiece or protobuf is not installed.
+            TypeError: if `texts` is a single text, such as the name of a file.
             ValueError: if `vocab_size` does not fit the texts, or an option is unknown or cannot be expressed.
         """
+        if isinstance(texts, str):
+            raise TypeError(f"texts is the text {texts[:40]!r}: give a list of texts, or an open file.")
         import sentencepiece
 
         normalizer = None if normalization is None else text_normalizer(normalization)
@@ -348,6 +351,9 @@ class OdeTransformerTokenizer(TokenizersBackend):
         with open(file_names[0], encoding="utf-8") as file:
             config = json.load(file)
         config["tokenizer_class"] = TokenizersBackend.__name__
+        # The truncation and padding of the last call do not belong to the tokenizer.
+        self._tokenizer.no_truncation()
+        self._tokenizer.no_padding()
         with open(file_names[0], "w", encoding="utf-8") as file:
             file.write(json.dumps(config, indent=2, sort_keys=True, ensure_ascii=False) + "\n")
         return super()._save_pretrained(save_directory, file_names, **kwargs)

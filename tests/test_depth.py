@@ -203,6 +203,7 @@ REFUSED = {
     "no such stack": (lambda: (llama(), {"stack": "encoder.layers"}), "named .'encoder.layers'.*model.layers"),
     "no such layers": (lambda: (llama(), {"layers": [7]}), r"layers=\[7\] of a stack of 4 layers"),
     "no such scheme": (lambda: (llama(), {"solver": "rk5"}), "rk5"),
+    "no steps": (lambda: (llama(), {"steps_per_layer": 0}), "steps_per_layer=0 must be"),
     "multistep": (lambda: (llama(), {"solver": "leapfrog"}), "needs the steps before"),
     "a gate of four stages": (lambda: (llama(), {"solver": "rk4", "coefficients": "gate"}), "2 stages, not 4"),
     "half a corrector": (lambda: (llama(), {"solver": "iiet", "layers": "1:"}), "all layers"),

@@ -11,6 +11,7 @@ import unicodedata
 import pytest
 import sentencepiece
 from sacremoses import MosesPunctNormalizer
+from tokenizers import Tokenizer
 from transformers import AutoTokenizer
 
 from modeling_ode_transformer.tokenization_ode_transformer import OdeTransformerTokenizer, text_normalizer
@@ -341,7 +342,10 @@ def test_from_pretrained_of_a_folder_without_tokenizer_fails(tmp_path):
 
 
 def test_saved_tokenizer_is_unchanged_when_loaded(tmp_path, tokenizer):
+    """And without the truncation of its last call."""
+    tokenizer(["a text"], truncation=True, max_length=3, padding=True)
     tokenizer.save_pretrained(tmp_path)
+    assert len(Tokenizer.from_file(str(tmp_path / "tokenizer.json")).encode("a much longer text").ids) > 3
     assert sorted(path.name for path in tmp_path.iterdir()) == ["tokenizer.json", "tokenizer_config.json"]
     config = json.loads((tmp_path / "tokenizer_config.json").read_text(encoding="utf-8"))
     assert config["tokenizer_class"] == "TokenizersBackend"

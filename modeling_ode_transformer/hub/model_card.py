@@ -200,7 +200,7 @@ def run_record(output_dir: str | Path, task: str | None = None) -> dict:
     Raises:
         OSError: the folder has no configuration.
         ValueError: the task is neither given nor recorded, is unknown, or does not suit the model; or the model is
-            none of this package.
+            not one of this package's.
     """
     folder = Path(output_dir)
     config = open_config(folder)

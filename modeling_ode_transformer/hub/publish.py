@@ -21,6 +21,7 @@ from pathlib import Path
 import torch
 import transformers
 from huggingface_hub import CommitInfo, HfApi
+from huggingface_hub.utils import validate_repo_id
 from safetensors.torch import save_file
 from transformers import AutoTokenizer
 
@@ -58,7 +59,7 @@ def prepare_repository(
 
     Raises:
         OSError: there is no model with weights in safetensors, or no tokenizer.
-        ValueError: the model is none of this package, the task is not known, or `folder` is not empty.
+        ValueError: the model is not one of this package's, the task is not known, or `folder` is not empty.
     """
     output_dir, folder = Path(output_dir), Path(folder)
     check_empty_folder(folder)
@@ -240,9 +241,10 @@ def publish(
     Raises:
         ValueError, OSError: as these.
     """
-    if not dry_run and "/" not in card["repo_id"]:  # the card names the owner
+    validate_repo_id(card["repo_id"])
+    if not dry_run:  # without a login, this is an error before all the work; the card names the owner
         owner = HfApi().whoami()["name"]
-        card = card | {"repo_id": f"{owner}/{card['repo_id']}"}
+        card = card | {"repo_id": card["repo_id"] if "/" in card["repo_id"] else f"{owner}/{card['repo_id']}"}
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(folder or Path(temporary) / "repository")
         record = prepare_repository(output_dir, folder, card, task, dtype)

@@ -60,7 +60,11 @@ BATCH_SIZE, MAX_TOKENS, MAX_SOURCE_LENGTH = 32, 4096, 1024
 
 
 def device_of(args: SearchArguments) -> torch.device:
-    return torch.device(args.device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    device = args.device or ("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        return torch.empty(0, device=device).device
+    except (RuntimeError, AssertionError) as error:  # no such device, or PyTorch is not made for it
+        raise ValueError(f"--device {device} cannot be used ({str(error).splitlines()[0]}).") from error
 
 
 def load_models(args: SearchArguments) -> list[PreTrainedModel]:

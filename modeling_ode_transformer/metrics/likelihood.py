@@ -101,7 +101,7 @@ def score_files(
         lines = read_lines(sources)
         tokenizer, target_tokenizer = load_tokenizers(model, src_lang=src_lang, tgt_lang=tgt_lang)
         opened = open_model(AutoModelForSeq2SeqLM, model, dtype=torch.float32)
-        of_sources = [lines[number - 1] for number in numbers] if n_best else lines
+        of_sources = sources_of(numbers, lines, targets) if n_best else lines
         scored = target_likelihoods(opened, tokenizer, of_sources, texts, target_tokenizer, batch_size)
     for pieces, scores in scored:
         if tokens:
@@ -109,6 +109,14 @@ def score_files(
             yield json.dumps(values, ensure_ascii=False)
         else:
             yield f"{scores.sum(dtype=np.float64):.6f}"
+
+
+def sources_of(numbers: list[int], lines: list[str], path: str) -> list[str]:
+    """The source of each output of an n-best list; a ValueError if there is none of a number."""
+    numbered = dict(enumerate(lines, 1))
+    if unknown := [number for number in numbers if number not in numbered]:
+        raise ValueError(f"{path} has outputs of source {unknown[0]}, but --sources has the lines 1 to {len(lines)}.")
+    return [numbered[number] for number in numbers]
 
 
 def read_n_best(path: str) -> tuple[list[int], list[str]]:

@@ -11,7 +11,10 @@ logger = logging.getLogger(__name__)
 
 
 def check_lists(**lists: Sized) -> None:
-    """Raises a ValueError with the counts unless all lists have the same number of items, at least one."""
+    """Raises a ValueError with the counts unless all lists have the same number of items, at least one; a TypeError if
+    one is a text, whose items are characters."""
+    if texts := [name for name, items in lists.items() if isinstance(items, str)]:
+        raise TypeError(f"{texts[0]} is a text: give a list of texts.")
     counts = {name: len(items) for name, items in lists.items()}
     if len(set(counts.values())) > 1:
         listed = ", ".join(f"{count} {name}" for name, count in counts.items())

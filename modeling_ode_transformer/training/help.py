@@ -50,7 +50,7 @@ written to --output_dir, which from_pretrained opens. To continue a run that was
                         {presets};
                         or none, for the defaults below
   --help                this text
-  --help_all            this text with all options of transformers' TrainingArguments (a few are refused)
+  --help_all            this text with all options of transformers' TrainingArguments
 """
 
 

@@ -7,7 +7,7 @@ From 10,000 to 100,000 pairs the preset has the sizes, rates, batches and epochs
 
 from argparse import ArgumentParser
 from dataclasses import dataclass, field
-from itertools import islice
+from itertools import chain, islice
 from typing import Any
 
 from .arguments import MERGED, WORKS, BaseDataArguments
@@ -116,6 +116,7 @@ PRESETS = {
         ),
     ),
 }
+PAIRED = (("eval_strategy", "save_strategy"), ("eval_steps", "save_steps"))
 # Values for new models only.
 OF_NEW_MODELS = ("config_overrides", "vocab_size", "tokenizer_options", "num_train_epochs")
 OF_NEW_MODELS += ("optim", "muon_learning_rate", "learning_rate")
@@ -174,6 +175,10 @@ def preset_values(task: Task, name: str | None, given: dict) -> tuple[dict, list
         values |= {"do_train": True, "do_eval": has["validation"], "do_predict": has["test"]}
     is_evaluated = has["validation"] and given.get("do_eval") is not False
     left_out = {*given} - {*MERGED} | unfit(given, is_evaluated)
+    # Evaluations and checkpoints go together: the best checkpoint is one that was evaluated.
+    for one, other in chain.from_iterable((pair, pair[::-1]) for pair in PAIRED):
+        if given.get(one) not in (None, "no", "best") and other not in given:
+            values[other] = given[one]
     # The last ones are kept beside the best one.
     values["save_total_limit"] = given.get("average_last_checkpoints", 0) + 1
     values = {each: value for each, value in values.items() if each not in left_out}

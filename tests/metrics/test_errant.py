@@ -161,7 +161,7 @@ def test_what_cannot_be_compared_is_said(files):
         errant_score(system[:2], [reference[0], reference[2]])
 
 
-def test_the_command_prints_the_table_of_types(files, capsys):
+def test_the_command_prints_the_table_of_types(files, tmp_path, capsys):
     command = ["score", "errant", "--hypotheses", files[0], "--references", files[1]]
     cli.run([*command, "--types", "operation"])
     assert capsys.readouterr().out == (
@@ -173,6 +173,10 @@ def test_the_command_prints_the_table_of_types(files, capsys):
         "| R | 0.7500 | 0.7500 | 0.7500 | 3 | 1 | 1 |\n"
         "| U | 1.0000 | 1.0000 | 1.0000 | 1 | 0 | 0 |\n"
     )
+    (tmp_path / "correct.m2").write_text("S It is .\nA -1 -1|||noop|||-NONE-|||REQUIRED|||-NONE-|||0\n")
+    correct = str(tmp_path / "correct.m2")
+    cli.run(["score", "errant", "--hypotheses", correct, "--references", correct])
+    assert "false_negatives = 0" in capsys.readouterr().out
     cli.run([*command, "--beta", "1", "--criterion", "ds", "--json"])
     printed = json.loads(capsys.readouterr().out)
     assert printed == errant_score(*map(read_m2, files), beta=1, criterion="ds")

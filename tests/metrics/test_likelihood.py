@@ -7,7 +7,7 @@ import torch
 from transformers import M2M100Config, M2M100ForConditionalGeneration
 
 from modeling_ode_transformer import OdeTransformerForConditionalGeneration, OdeTransformerTokenizer
-from modeling_ode_transformer.metrics.likelihood import target_likelihoods
+from modeling_ode_transformer.metrics.likelihood import sources_of, target_likelihoods
 
 from ..conftest import build, randomize
 
@@ -98,5 +98,9 @@ def test_sources_are_cut_to_the_positions_of_the_model(tokenizer):
 
 
 def test_lists_of_different_lengths_are_refused(tokenizer):
+    with pytest.raises(ValueError, match="outputs of source 0, but --sources has the lines 1 to 2"):
+        sources_of([1, 0], ["a", "b"], "list.tsv")
+    with pytest.raises(TypeError, match="targets is a text"):
+        target_likelihoods(ours(tokenizer, None), tokenizer, SOURCES, "abcd")
     with pytest.raises(ValueError, match="4 sources, 2 targets"):
         target_likelihoods(ours(tokenizer, None), tokenizer, SOURCES, TARGETS[:2])

@@ -299,6 +299,8 @@ def test_evaluation_of_a_saved_model(run, files, tmp_path):
     for out, values in (("two", {}), ("two_told", {"class_names": names})):
         measured = accuracy(out, test_file=tmp_path / "two.txt", **values)
         assert measured["predict_accuracy"] == pytest.approx(100 * sum(right) / len(right))
+    with pytest.raises(ValueError, match=r"--class_names a b c: the classes of .* are zero one two"):
+        accuracy("swapped", test_file=files[1], class_names=["a", "b", "c"])
     with pytest.raises(ValueError, match=r"seed_3 does not know the labels 3, only zero, one, two, 0, 1, 2\."):
         accuracy("other", test_file=tmp_path / "other.txt")
 

@@ -118,6 +118,8 @@ def test_the_small_preset_is_the_fast_recipe_of_multi30k(files, monkeypatch):
         ("--save_strategy no", {"load_best_model_at_end": False, "eval_steps": 0.1}),
         ("--eval_strategy no", {"load_best_model_at_end": False, "save_steps": 0.1}),
         ("--save_steps 7 --eval_steps 7", {"load_best_model_at_end": True, "eval_strategy": "steps"}),
+        ("--eval_steps 7", {"load_best_model_at_end": True, "save_steps": 7}),
+        ("--save_strategy epoch", {"load_best_model_at_end": True, "eval_strategy": "epoch"}),
         ("--average_last_checkpoints 3", {"average_last_checkpoints": 3, "save_total_limit": 4}),
         ("--tokenizer_options a=1", {"tokenizer_options": {"hard_vocab_limit": False, "a": 1}}),
         ("--model_name_or_path m", {"config_overrides": None, "learning_rate": 5e-5, "optim": "adamw_torch_fused"}),

@@ -179,6 +179,11 @@ def label_ids(model: PreTrainedModel, labels: list[str], class_names: list[str] 
     if class_names and not noted:
         check_class_names(class_names, labels)
         names = dict(zip(labels, class_names))
+    elif class_names and class_names != (own := [config.id2label[i] for i in noted.values()]):
+        raise ValueError(
+            f"--class_names {' '.join(class_names)}: the classes of {config.name_or_path} are {' '.join(own)}. Leave "
+            "it out."
+        )
     known = config.label2id | noted
     if unknown := [name for name in names.values() if name not in known]:
         labels = dict.fromkeys([*config.id2label.values(), *noted])
@@ -204,8 +209,9 @@ def load_model(run: Run) -> PreTrainedModel:
     number = model.num_parameters()
     without = number - model.get_input_embeddings().weight.numel()
     logger.info(
-        "%s words in the vocabulary, %s parameters, %s without embeddings",
+        "%s words in the vocabulary, %s parameters, %s without embeddings, classes: %s",
         *(f"{each:,}" for each in (len(run.tokenizer), number, without)),
+        ", ".join(model.config.label2id),
     )
     return model
 
