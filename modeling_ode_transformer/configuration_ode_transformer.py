@@ -223,8 +223,8 @@ class OdeTransformerDecoderConfig(PreTrainedConfig):
             for path in (file, *get_relative_import_files(file)) if file.is_file() else ():
                 Path(save_directory).mkdir(parents=True, exist_ok=True)
                 shutil.copy(path, save_directory)
-            if file.stem == "pipeline_ode_transformer" and not file.is_file():
-                pipelines.pop(task)  # transformers copies a model's code without that of its pipelines
+            if file.stem == "pipeline_ode_transformer" and not Path(save_directory, file.name).is_file():
+                pipelines.pop(task)  # the code of a model that transformers opened may be without its pipelines'
         self.auto_map = {**(getattr(self, "auto_map", None) or {}), **self.model_classes}
         self.__dict__.pop("own_schemes", None)
         if own := self.own_entries():

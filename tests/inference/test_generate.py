@@ -814,7 +814,7 @@ def test_a_model_has_to_be_named():
         (["ode"], {"generation_options": "num_beem=3"}, ValueError, "has no option num_beem"),
         (["ode"], {"generation_options": "num_return_sequences=2"}, ValueError, "give --num_return_sequences outside"),
         (["ode"], {"length_penalty": "nan"}, ValueError, "--length_penalty NaN must be a finite number"),
-        (["ode"], {"device": "gpu"}, RuntimeError, "device type at start of device string: gpu"),
+        (["ode"], {"device": "gpu"}, ValueError, "--device gpu cannot be used"),
         (["learned"], {"max_source_length": 13}, ValueError, "13 exceeds the model's max_position_embeddings, 12"),
     ],
 )
