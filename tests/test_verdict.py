@@ -131,3 +131,9 @@ def test_the_parameters_are_those_of_the_blocks(module):
     assert module.point_of("residual_a_1", run).parameters == sum(
         parameter.numel() for layer in model.model.layers for parameter in layer.parameters()
     )
+
+
+def test_the_page_has_what_the_script_makes_of_the_records(module, capsys):
+    module.main([str(EXAMPLES / "results" / "queue" / "verdict_step1_linux_doc.json")])
+    page = (EXAMPLES.parent / "docs" / "verdict.md").read_text(encoding="utf-8")
+    assert capsys.readouterr().out.strip() in page

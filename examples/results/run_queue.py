@@ -118,12 +118,16 @@ VERDICT_DECODERS = {
     "residual": "decoder_solver=euler",
     "euler2": "decoder_solver=euler,steps_per_layer=2",
     "rk2": "decoder_solver=rk2",
+    "rk2_learned": "decoder_solver=rk2,decoder_coefficients=learned",
     "rk4": "decoder_solver=rk4",
     "iiet": "decoder_solver=iiet,layer_history=learned_dense",
 }
-# Muon's rates that are tried for each scheme, at the smallest size; and the best ones, with which its runs begin.
+# Muon's rates that are tried for each scheme, at the smallest size; with the best ones, lengths of the step other than
+# 1; and the best of these, with which the scheme's runs begin. A longer step may do more than a further evaluation.
 VERDICT_RATES = ("0.006", "0.012", "0.024")
-TUNED: dict[str, str] = {}
+BEST_RATES = dict.fromkeys(("residual", "euler2", "rk2", "rk2_learned"), "0.012")
+VERDICT_STEPS = ("2", "4")
+BEST_STEPS: dict[str, str] = {}
 # The files of a recipe, by the names of their splits and, where they are two, sides.
 FILES = {
     **dict.fromkeys(
@@ -240,12 +244,22 @@ def verdict_runs() -> list[Run]:
     ]
     runs += [
         Run(
-            *(f"verdict/{recipe}/{name}_{size}_{seed}", recipe, seed, sizes_of_decoder(size) + VERDICT_DECODERS[name]),
+            f"verdict_rates/{recipe}/{name}_step{step}_{rate}",
+            *(recipe, 1, f"{smallest}{VERDICT_DECODERS[name]},step_size={step}"),
             arguments=["--muon_learning_rate", rate],
+        )
+        for name, rate in BEST_RATES.items()
+        for step in VERDICT_STEPS
+    ]
+    runs += [
+        Run(
+            f"verdict/{recipe}/{name}_{size}_{seed}",
+            *(recipe, seed, f"{sizes_of_decoder(size)}{VERDICT_DECODERS[name]},step_size={step}"),
+            arguments=["--muon_learning_rate", BEST_RATES[name]],
         )
         for size in SIZES
         for seed in SEEDS
-        for name, rate in TUNED.items()
+        for name, step in BEST_STEPS.items()
     ]
     recipe = "tatoeba_en_de_small_fast"
     return runs + [
