@@ -456,3 +456,9 @@ def test_the_verdicts_rates_and_steps_are_those_of_the_queue():
                 names[scheme] + ending.format(value).replace("_step1", ""): cell for scheme, cell in cells if cell
             }
     assert shown == {name: f"{run['metrics']['validation']['bits_per_byte']:.4f}" for name, run in runs.items()}
+    bits = {name: run["metrics"]["validation"]["bits_per_byte"] for name, run in runs.items()}
+    fewer = [
+        f"{100 * (1 - bits[name] / bits['residual_0.012']):.1f}% fewer"
+        for name in ("euler2_0.012", "rk2_learned_0.012", "residual_step4_0.012")
+    ]
+    assert re.search(".*".join(fewer).replace("% fewer", "% fewer( bits per byte)?"), words_of(page))
