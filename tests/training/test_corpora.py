@@ -200,8 +200,9 @@ def test_what_does_not_fit_is_refused(files, trained, tmp_path):
     argv = argv_of(files, tmp_path / "none", tokenizer_name=trained[0])
     with pytest.raises(ValueError, match=r"empty\.tsv has no pairs to train on: leave it out"):
         run_translation.main([*argv, "--train", str(files / "genuine.tsv"), str(tmp_path / "empty.tsv")])
-    with pytest.raises(ValueError, match="--train_tags news: a tag is one piece wherever it stands in a text"):
-        run_translation.main([*argv_of(files, tmp_path / "out"), "--train_tags", "", "news"])
+    for tag in ("news", "</s>"):
+        with pytest.raises(ValueError, match=f"--train_tags {tag}: a tag is one piece wherever it stands in a text"):
+            run_translation.main([*argv_of(files, tmp_path / "out"), "--train_tags", "", tag])
     argv = [*argv_of(files, tmp_path / "out", tokenizer_name=trained[0]), "--train_tags", "", "<other>"]
     with pytest.raises(ValueError, match=r"--train_tags <other>: not a piece of the vocabulary of .*out: add it"):
         run_translation.main(argv)

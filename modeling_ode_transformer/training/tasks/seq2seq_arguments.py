@@ -176,7 +176,7 @@ def check_arguments(
     check_lengths(check_model(model_args), data_args, args.generation_max_length)
     check_average(data_args, args)
     for tag in data_args.tags:
-        if not re.fullmatch(r"<[^<>\s]+>", tag):
+        if not re.fullmatch(r"<[^<>\s]+>", tag) or tag in ("<s>", "</s>", "<pad>", "<unk>"):
             raise ValueError(
                 f"--train_tags {tag}: a tag is one piece wherever it stands in a text. Give one like '<bt>', which no "
                 "text has."
