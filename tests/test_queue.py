@@ -139,7 +139,7 @@ def test_every_run_is_a_call_that_its_script_takes(queue, tmp_path):
 
     queue.EXAMPLES = EXAMPLES
     names = [run.name for run in queue.all_runs()]
-    assert len(names) == len(set(names)) == 204
+    assert len(names) == len(set(names))
     assert {run.recipe for run in queue.all_runs() if run.needs_gpu} == {"tatoeba_en_de", "multi30k_en_fr"}
     assert [name for name in names if not name.startswith("tatoeba")][:2] == [
         "multi30k_en_de/rk2_gate_output_1",

@@ -8,6 +8,7 @@
 
 import ast
 import json
+import re
 import statistics
 import sys
 from collections.abc import Callable, Sequence
@@ -273,6 +274,28 @@ def time_to_quality(path: Path) -> None:
     save(chart, path)
 
 
+def copying(path: Path) -> None:
+    """Bits per byte of the verdict's language models of two layers over the gain of their copying, by scheme."""
+    gains = read_runs("copying.json")
+    runs = read_runs("queue/verdict_rates_linux_doc.json") | read_runs("queue/verdict_linux_doc.json")
+    chart, axis = figure(6.4, 3.6)
+    for scheme, label, color in (
+        ("residual", "residual", GREY),
+        ("euler2", "Euler twice", "#38a169"),
+        ("rk2", "RK2", BLUE),
+        ("rk2_learned", "RK2, learned weights", ORANGE),
+    ):
+        points = [
+            (gains[name], run["metrics"]["validation"]["bits_per_byte"])
+            for name, run in runs.items()
+            if name in gains and re.match(rf"{scheme}_[\d.sM]", name) and run["model"]["config"]["decoder_layers"] == 2
+        ]
+        axis.scatter(*zip(*points), color=color, s=22, label=label)
+    axis.set(xlabel="gain of a second reading, nats per random token", ylabel="validation bits per byte")
+    axis.legend(fontsize=8, frameon=False)
+    save(chart, path)
+
+
 def gates(path: Path) -> None:
     """The weight g of the first stage after each epoch, mean over the tokens of the validation set."""
     chart, axes = figure(8.4, 3.4, ncols=2, sharey=True)
@@ -381,7 +404,8 @@ def modules(path: Path) -> None:
 
 
 FIGURES: dict[str, Callable[[Path], None]] = {
-    draw.__name__: draw for draw in (blocks, convergence, ptb, multi30k, cost, time_to_quality, gates, modules)
+    draw.__name__: draw
+    for draw in (blocks, convergence, ptb, multi30k, cost, time_to_quality, copying, gates, modules)
 }
 
 

@@ -1,18 +1,18 @@
 # Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
 """Seconds of a training update of each language model of the verdict, for `verdict.py --seconds`.
 
-    python examples/benchmarks/verdict_seconds.py --output_file verdict_seconds.json
+    python examples/benchmarks/verdict_seconds.py --only "verdict/*_1" --output_file verdict_seconds.json
 
 An update is that of the recipe linux_doc on a CPU: forward, backward, clipping and a step of Muon, with 32 blocks of
-128 random tokens, on one thread. In a round each scheme of each size has one turn, so that drift of the machine hits
-all alike. Results are medians over the rounds. The machine should have nothing else to do.
+128 random tokens, on one thread. In a round each model has one turn, so that drift of the machine hits all alike.
+Results are medians over the rounds. The machine should have nothing else to do.
 """
 
 import statistics
 import sys
 from argparse import ArgumentDefaultsHelpFormatter, ArgumentParser
 from collections.abc import Callable
-from itertools import product
+from fnmatch import fnmatch
 from pathlib import Path
 
 import torch
@@ -28,12 +28,12 @@ from modeling_ode_transformer.training.trainer import losses_by_row
 
 
 sys.path.append(str(Path(__file__).resolve().parent.parent / "results"))
-from run_queue import SIZES, VERDICT_DECODERS, sizes_of_decoder
+from run_queue import verdict_runs
 
 
-def update_of(scheme: str, size: str, recipe: dict, shape: tuple[int, int]) -> Callable[[], None]:
+def update_of(overrides: str, recipe: dict, shape: tuple[int, int]) -> Callable[[], None]:
     """An update of a new model, with a batch of this shape: (blocks, tokens)."""
-    fields = recipe["config_overrides"] | parse_overrides(sizes_of_decoder(size) + VERDICT_DECODERS[scheme])
+    fields = recipe["config_overrides"] | parse_overrides(overrides)
     model = OdeTransformerForCausalLM(OdeTransformerDecoderConfig(vocab_size=recipe["vocab_size"], **fields)).train()
     optimize_for_cpu(model)
     is_fast = has_fast_bf16()
@@ -62,16 +62,15 @@ def main(argv: list[str] | None = None) -> dict:
     parser = ArgumentParser(description=__doc__.splitlines()[0], formatter_class=ArgumentDefaultsHelpFormatter)
     parser.add_argument("--output_file", type=Path, help="JSON file to write")
     parser.add_argument("--rounds", type=int, default=7, help="number of rounds, after one more to warm up")
-    parser.add_argument(
-        "--tiny", action="store_true", help="try it in seconds: the smallest size, 2 blocks of 8 tokens"
-    )
+    parser.add_argument("--only", default="verdict/*_1", metavar="PATTERN", help="pattern of the names of runs")
+    parser.add_argument("--tiny", action="store_true", help="try it in seconds: 2 blocks of 8 tokens")
     args = parser.parse_args(argv)
     torch.set_num_threads(1)
     torch.manual_seed(1)
     recipe = read_json(recipe_file("linux_doc"))
     shape = (2, 8) if args.tiny else (recipe["per_device_train_batch_size"], recipe["block_size"])
-    models = list(product(VERDICT_DECODERS, list(SIZES)[: 1 if args.tiny else None]))
-    updates = {f"{scheme}_{size}": update_of(scheme, size, recipe, shape) for scheme, size in models}
+    runs = [run for run in verdict_runs() if run.recipe == "linux_doc" and fnmatch(run.name, args.only)]
+    updates = {run.title.rpartition("_")[0]: update_of(run.overrides, recipe, shape) for run in runs}
     seconds = in_turns(updates, Effort(args.rounds))
     results = {
         "machine": machine(),

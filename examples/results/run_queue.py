@@ -126,8 +126,19 @@ VERDICT_DECODERS = {
 # 1; and the best of these, with which the scheme's runs begin. A longer step may do more than a further evaluation.
 VERDICT_RATES = ("0.006", "0.012", "0.024")
 BEST_RATES = dict.fromkeys(("residual", "euler2", "rk2", "rk2_learned"), "0.012")
-VERDICT_STEPS = ("2", "4")
-BEST_STEPS: dict[str, str] = {}
+VERDICT_STEPS = ("2", "4", "8")
+BEST_STEPS = {"residual": "4", "euler2": "1", "rk2": "1", "rk2_learned": "1"}
+# Small encoders, in trainings of a few minutes, which vary less with the seed than the smallest language models.
+SMALL = "d_model=128,encoder_ffn_dim=512,decoder_ffn_dim=512,decoder_layers=2,dropout=0.1,"
+SMALL_ARGUMENTS = [*SHORT, *MUON, "--vocab_size", "2000"]
+SMALL_RATES = ("0.003", "0.006", "0.012")
+SMALL_ENCODERS = {
+    "euler2": f"{RESIDUAL},steps_per_layer=2",
+    "rk2": "encoder_coefficients=fixed",
+    "rk2_learned": "encoder_coefficients=learned",
+    "rk2_gate": "encoder_coefficients=gate",
+    "rk4": "encoder_solver=rk4,encoder_coefficients=fixed",
+}
 # The files of a recipe, by the names of their splits and, where they are two, sides.
 FILES = {
     **dict.fromkeys(
@@ -230,8 +241,8 @@ def sizes_of_decoder(size: str) -> str:
 
 
 def verdict_runs() -> list[Run]:
-    """The rates of each scheme, then the runs of schemes whose rate is known: small sizes first, each with all
-    seeds."""
+    """The rates of each scheme and the lengths of its step; then, for schemes whose best ones are known, small sizes
+    first, each with all seeds."""
     recipe = "linux_doc"
     smallest = sizes_of_decoder(next(iter(SIZES)))
     runs = [
@@ -260,6 +271,18 @@ def verdict_runs() -> list[Run]:
         for size in SIZES
         for seed in SEEDS
         for name, step in BEST_STEPS.items()
+    ]
+    recipe = "multi30k_en_de_fast"
+    encoders = {f"{name}_2": f"encoder_layers=2,{scheme}" for name, scheme in SMALL_ENCODERS.items()}
+    encoders |= {f"residual_{layers}": f"{RESIDUAL},encoder_layers={layers}" for layers in (2, 1, 3, 4, 6, 8)}
+    runs += [
+        Run(
+            f"verdict_rates/{recipe}/{name}_{rate}",
+            *(recipe, 1, SMALL + encoders[name]),
+            arguments=[*SMALL_ARGUMENTS, "--muon_learning_rate", rate],
+        )
+        for name in ("residual_2", *(f"{name}_2" for name in SMALL_ENCODERS))
+        for rate in SMALL_RATES
     ]
     recipe = "tatoeba_en_de_small_fast"
     return runs + [
@@ -290,7 +313,10 @@ def all_runs() -> list[Run]:
     ]
     fast = {
         "tatoeba_en_de_small_fast": {name: TATOEBA[name] for name in ("residual", "rk2", "rk2_gate")},
-        "multi30k_en_de_fast": {name: TATOEBA[name] for name in ("residual", "rk2", "rk4", "rk2_gate")},
+        "multi30k_en_de_fast": {
+            **{name: TATOEBA[name] for name in ("residual", "rk2", "rk4", "rk2_gate")},
+            "rk2_learned_step2": "encoder_coefficients=learned,step_size=2",
+        },
         "ptb_fast": PTB,
     }
     runs += [
