@@ -211,19 +211,13 @@ def test_sentences_held_out_of_a_training_file_are_not_in_what_another_validatio
     assert any(each.startswith("training and validation file 1=") for each in differences(*notes, "examples"))
 
 
-def test_malformed_file_is_named_with_its_line(tmp_path):
-    broken = AGREEMENT.replace("1 2", "1 two")
-    path = write(tmp_path / "fce" / "fce.train.m2", ARTICLE, broken)
-    with pytest.raises(ValueError, match=r"fce\.train\.m2, line 5: "):
-        read(train_file=[path])
-
-
 @pytest.mark.parametrize(
     "split, values, error, message",
     [
         ("train", {}, ValueError, "No train data: give --train_file, or --train_source_file and"),
         ("test", {}, ValueError, "No test data: give --test_file"),
         ("train", {"train_file": ["{tmp}/none.m2"]}, FileNotFoundError, r"No file .*none\.m2"),
+        ("train", {"train_file": ["{tmp}/broken.m2"]}, ValueError, r"broken\.m2, line 5: "),
         ("train", {"train_source_file": "{tmp}/a.src"}, ValueError, "go together"),
         ("train", {"train_file": ["{tmp}/a.src"]}, ValueError, r"a\.src: its name must end in \.m2, \.tsv, .* plain"),
         (
@@ -255,6 +249,7 @@ def test_errors_name_the_value_and_the_fix(split, values, error, message, tmp_pa
     write(tmp_path / "a.src", "A line .")
     write(tmp_path / "two.ref", "A line .", "Another line .")
     write(tmp_path / "right.m2", CORRECT)
+    write(tmp_path / "broken.m2", ARTICLE, AGREEMENT.replace("1 2", "1 two"))
 
     def filled(value):
         if isinstance(value, list):

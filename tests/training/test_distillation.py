@@ -12,7 +12,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from modeling_ode_transformer.hub.model_card import model_card, run_record
 from modeling_ode_transformer.training.losses import summed_divergence
 
-from .runs import assert_logged
+from .runs import assert_logged, losses
 from .test_language_model import MODEL, arguments, corpus, log_history  # noqa: F401 (a fixture)
 
 
@@ -32,10 +32,6 @@ def teacher(corpus, tmp_path_factory):  # noqa: F811
 
 def student(**options):
     return {"config_overrides": json.dumps(STUDENT)} | options
-
-
-def losses(folder):
-    return {entry["step"]: entry["loss"] for entry in log_history(folder) if "loss" in entry}
 
 
 @pytest.mark.parametrize("temperature", [1.0, 2.5])

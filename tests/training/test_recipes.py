@@ -92,6 +92,7 @@ def test_values_are_those_of_the_paper(name):
     assert recipe["max_tokens_per_batch"] * 8 * recipe["gradient_accumulation_steps"] == 65_536 * thousands / 80
     assert (recipe["adam_beta1"], recipe["label_smoothing_factor"]) == (0.9, 0.1)
     assert recipe["adam_beta2"] == (0.98 if "gec" in name else 0.997)
+    assert "cnn" not in name or recipe["max_source_length"] == 500
     assert recipe["lr_scheduler_type"] == "inverse_sqrt" and recipe["max_grad_norm"] == 0
     assert recipe["average_last_checkpoints"] == (10 if name.endswith("big") else 5)
     # clean-corpus-n.perl -ratio 1.5 train 1 250, of fairseq's scripts for WMT.
