@@ -256,13 +256,7 @@ class TokenTrainerMixin(ResumableTrainerMixin):
         if args.lr_scheduler_type == SchedulerType.WARMUP_STABLE_DECAY:
             decay = {"num_decay_steps": math.ceil(DECAY_SHARE * num_training_steps)}
             args.lr_scheduler_kwargs = decay | (args.lr_scheduler_kwargs or {})
-        try:
-            return super().create_scheduler(num_training_steps, optimizer)
-        except TypeError as error:
-            raise ValueError(
-                f"--lr_scheduler_type {args.lr_scheduler_type.value} cannot have --lr_scheduler_kwargs "
-                f"{args.lr_scheduler_kwargs} ({error})."
-            ) from error
+        return super().create_scheduler(num_training_steps, optimizer)
 
     def compute_loss(self, model, inputs, *args, **kwargs):
         head = self.head_of_chunks(model)

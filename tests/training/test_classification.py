@@ -228,16 +228,11 @@ def test_a_finished_model_stays_as_it_is(files, tmp_path):
         assert state["global_step"] == updates
 
 
-def test_names_of_classes_go_by_the_order_of_numbers(tmp_path):
-    """Of twelve labels, for which the alphabet has another order."""
-    (tmp_path / "train.txt").write_text("".join(f"{label}\t{label}a b\n" for label in range(12)) * 2)
-    names = [f"name{label}" for label in range(12)]
-    options = {"class_names": names, "do_predict": None, "max_steps": 300, "logging_steps": 300}
-    options |= {"learning_rate": 0.03, "learning_rate_ratio": 1}
-    options |= {"config_overrides": json.dumps({**MODEL, "solver": "none", "dropout": 0.0})}
-    run_classification.main(arguments(tmp_path / "train.txt", tmp_path / "out", **options))
-    classify = pipeline("text-classification", model=str(tmp_path / "out"))
-    assert [each["label"] for each in classify([f"{label}a b" for label in range(12)])] == names
+def test_names_of_classes_go_by_the_order_of_numbers():
+    """Of which the alphabet has another; it is that of other labels."""
+    for labels in ([str(number) for number in range(-1, 12)], ["10", "9", "a", "b"]):
+        examples = classification_examples.Examples(labels[::-1], None, labels[::-1])
+        assert classification_examples.find_labels({"train": examples, "test": None}) == labels
 
 
 def test_datasets_need_only_the_splits_that_are_asked_for(tmp_path):

@@ -11,7 +11,7 @@ import pytest
 import run_language_modeling
 import torch
 from tokenizers.pre_tokenizers import Sequence, Split, WhitespaceSplit
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, pipeline
+from transformers import AutoModelForCausalLM, AutoTokenizer, pipeline
 
 from modeling_ode_transformer import cli
 from modeling_ode_transformer.text_files import parse_overrides
@@ -20,7 +20,7 @@ from modeling_ode_transformer.training.run import parse_arguments
 from modeling_ode_transformer.training.tasks import language_model
 
 from ..processes import run_python
-from .runs import assert_logged, flags
+from .runs import flags, losses
 
 
 MODEL = {
@@ -162,47 +162,21 @@ def test_examples_hold_every_word_once(tmp_path):
 
 
 def test_a_second_training_finds_the_blocks_of_the_first(corpus, tmp_path, monkeypatch):
-    """Blocks and vocabulary are written once; the command writes the same ones. Other blocks are made anew."""
-    options = {"prepared_dir": tmp_path / "data", "do_eval": True}
-    run_language_modeling.main(arguments(corpus, tmp_path / "first", **options))
-    names = {path.name for path in (tmp_path / "data").iterdir() if path.is_dir()}
-    assert sorted(name.split("-")[0] for name in names) == ["tokenizer", "train", "validation"]
-    argv = arguments(corpus, tmp_path / "data-bin", max_steps=None, do_train=None)
+    """Blocks and vocabulary are written once, by a training or by the command. Other blocks are made anew."""
+    prepared = tmp_path / "data"
+    argv = arguments(corpus, prepared, max_steps=None, do_train=None)
     cli.main(["prepare", "language-model", *argv])
-    assert names < {path.name for path in (tmp_path / "data-bin").iterdir() if path.is_dir()}  # and the test data
+    names = sorted(path.name.split("-")[0] for path in prepared.iterdir() if path.is_dir())
+    assert names == ["test", "tokenizer", "train", "validation"]
+    run_language_modeling.main(arguments(corpus, tmp_path / "anew", prepared_dir=tmp_path / "other", do_eval=True))
     for name in ("write_blocks", "build_tokenizer"):
         monkeypatch.setattr(language_model, name, None)
-    for folder in ("data", "data-bin"):
-        options["prepared_dir"] = tmp_path / folder
-        run_language_modeling.main(arguments(corpus, tmp_path / f"of_{folder}", **options))
-        assert log_history(tmp_path / f"of_{folder}")[0]["loss"] == log_history(tmp_path / "first")[0]["loss"]
+    for name in ("data", "other"):
+        options = {"prepared_dir": tmp_path / name, "do_eval": True}
+        run_language_modeling.main(arguments(corpus, tmp_path / f"of_{name}", **options))
+        assert losses(tmp_path / f"of_{name}") == losses(tmp_path / "anew")
     with pytest.raises(TypeError, match="callable"):
-        run_language_modeling.main(arguments(corpus, tmp_path / "other", **options, block_size=8))
-
-
-def test_loss_under_accumulation_equals_the_full_batch(run, corpus, tmp_path):
-    """Loss and gradient of three accumulated batches of unequal numbers of words are those of plain PyTorch."""
-    start = tmp_path / "start"
-    torch.manual_seed(0)
-    config = AutoConfig.from_pretrained(run[0], dropout=0.0, attention_dropout=0.0, activation_dropout=0.0)
-    AutoModelForCausalLM.from_config(config).save_pretrained(start)
-    options = {"model_name_or_path": start, "tokenizer_name": run[0], "config_overrides": None, "block_size": 0}
-    options |= {"label_smoothing_factor": 0.1, "max_train_samples": 12, "max_steps": 1, "max_grad_norm": 1e9}
-    options |= {"per_device_train_batch_size": 4, "gradient_accumulation_steps": 3}
-    run_language_modeling.main(arguments(corpus, tmp_path / "out", **options))
-    logged = log_history(tmp_path / "out")[0]
-
-    vocab = AutoTokenizer.from_pretrained(run[0]).get_vocab()
-    model = AutoModelForCausalLM.from_pretrained(start)
-    total, words = 0.0, 0
-    for line in (corpus / "train.txt").read_text().splitlines()[:12]:
-        ids = torch.tensor([ids_of(["</s>", *line.split(), "</s>"], vocab)])
-        log_probs = model(ids[:, :-1]).logits.log_softmax(-1)
-        nll = -log_probs.gather(-1, ids[:, 1:].unsqueeze(-1)).sum()
-        total = total + 0.9 * nll - 0.1 * log_probs.mean(-1).sum()
-        words += ids.shape[1] - 1
-    loss = total / words
-    assert_logged(logged, loss, model)
+        run_language_modeling.main(arguments(corpus, tmp_path / "8", **options, block_size=8))
 
 
 @pytest.mark.parametrize("options", [{}, {"block_size": 0, "train_sampling_strategy": "group_by_length"}])
@@ -213,9 +187,7 @@ def test_resuming_in_the_middle_of_an_epoch_gives_the_same_model(corpus, tmp_pat
     resumed.mkdir()
     shutil.copytree(whole / "checkpoint-3", resumed / "checkpoint-3")
     run_language_modeling.main(arguments(corpus, resumed, **options))
-    losses = [{entry["step"]: entry["loss"] for entry in log_history(d) if "loss" in entry} for d in (whole, resumed)]
-    assert len(losses[0]) == 7
-    assert losses[1] == losses[0]
+    assert losses(resumed) == losses(whole) and len(losses(whole)) == 7
     expected = AutoModelForCausalLM.from_pretrained(whole).state_dict()
     for name, tensor in AutoModelForCausalLM.from_pretrained(resumed).state_dict().items():
         assert torch.equal(tensor, expected[name]), name

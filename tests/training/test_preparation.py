@@ -15,7 +15,7 @@ from modeling_ode_transformer import OdeTransformerTokenizer, cli
 from modeling_ode_transformer.text_files import read_lines
 from modeling_ode_transformer.training import preparation
 from modeling_ode_transformer.training.cleaning import Cleaning
-from modeling_ode_transformer.training.preparation import open_rows, prepare_once, prepared_folder, tokenizer_hash
+from modeling_ode_transformer.training.preparation import open_rows, prepare_once, tokenizer_hash
 from modeling_ode_transformer.training.tasks import seq2seq_texts, translation
 from modeling_ode_transformer.training.tasks.seq2seq_texts import (
     encode_split,
@@ -205,8 +205,3 @@ def test_articles_and_corrections_are_prepared_too(tmp_path, capsys):
     with pytest.raises(SystemExit):
         cli.main(["prepare", "translation", "--train", "no.tsv", "--output_dir", str(tmp_path / "x")])
     assert "no.tsv" in capsys.readouterr().err
-
-
-def test_names_of_folders_are_hashes_of_what_is_in_them(tmp_path):
-    folder = prepared_folder(tmp_path, "train", {"a": 1})
-    assert folder == prepared_folder(tmp_path, "train", {"a": 1}) != prepared_folder(tmp_path, "train", {"a": 2})

@@ -5,7 +5,6 @@ import numpy as np
 import pytest
 
 from modeling_ode_transformer.training.samplers import TokenBudgetBatchSampler
-from modeling_ode_transformer.training.trainer import TokenSeq2SeqTrainingArguments
 
 
 @pytest.fixture
@@ -77,10 +76,6 @@ def test_a_budget_that_cannot_be_kept_is_refused(lengths):
     assert len(TokenBudgetBatchSampler([[1, 2]] * 4, 100, num_replicas=2, accumulation_steps=2)) == 2
     with pytest.raises(ValueError, match="0 pairs cannot fill the 1 batches"):
         TokenBudgetBatchSampler([], 100)
-    with pytest.raises(ValueError, match="--max_tokens_per_batch 0"):
-        TokenSeq2SeqTrainingArguments("out", max_tokens_per_batch=0)
-    with pytest.raises(ValueError, match="already groups pairs by length"):
-        TokenSeq2SeqTrainingArguments("out", max_tokens_per_batch=9, train_sampling_strategy="group_by_length")
 
 
 def test_batches_of_one_pair_come_again_where_they_do_not_fill_the_last_update():

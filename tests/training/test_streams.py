@@ -211,8 +211,9 @@ def test_a_training_on_a_stream_is_resumed_exactly(files, tmp_path):
 
 
 def test_what_a_stream_cannot_do_is_said(files, tmp_path):
-    with pytest.raises(ValueError, match="--dataloader_num_workers 2 cannot be used with a stream"):
-        trainer_for(tmp_path, files, max_steps=2, dataloader_num_workers=2)
+    for name, value in (("dataloader_num_workers", 2), ("subword_dropout", 0.1)):
+        with pytest.raises(ValueError, match=f"--{name} {value} cannot be used with a stream"):
+            trainer_for(tmp_path, files, max_steps=2, **{name: value})
     with pytest.raises(ValueError, match="max_steps"):  # by Trainer
         trainer_for(tmp_path, files, num_train_epochs=3)
     with pytest.raises(ValueError, match="--stream_buffer_size 0"):

@@ -129,19 +129,6 @@ def test_a_resumed_training_draws_the_same_pieces(workers, tmp_path):
         assert torch.equal(tensor, whole.model.state_dict()[name]), name
 
 
-@pytest.mark.parametrize(
-    "values, message", [({}, "needs --max_tokens_per_batch"), ({"subword_dropout": 1.0}, "must be less than 1")]
-)
-def test_what_cannot_be_cut_anew_is_refused(values, message, tmp_path):
-    with pytest.raises(ValueError, match=message):
-        TokenSeq2SeqTrainingArguments(str(tmp_path), **{"subword_dropout": 0.1} | values)
-
-
-def test_data_that_cannot_be_cut_anew_are_refused(tmp_path):
-    pieces = tokenizer("bpe")
-    arguments = TokenSeq2SeqTrainingArguments(
-        str(tmp_path), use_cpu=True, max_steps=1, max_tokens_per_batch=300, subword_dropout=0.1
-    )
-    values = {"args": arguments, "processing_class": pieces, "data_collator": DataCollatorForSeq2Seq(pieces)}
-    with pytest.raises(ValueError, match="cannot be used with a stream"):
-        TokenSeq2SeqTrainer(new_model(), train_dataset=pairs(pieces).to_iterable_dataset(), **values)
+def test_batches_that_are_not_of_a_budget_are_not_cut_anew(tmp_path):
+    with pytest.raises(ValueError, match=r"--subword_dropout 0\.1 needs --max_tokens_per_batch"):
+        TokenSeq2SeqTrainingArguments(str(tmp_path), subword_dropout=0.1)

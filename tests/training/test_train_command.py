@@ -1,7 +1,6 @@
 # Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
 """`ode-transformer train`: the scripts' code, recipes by name, and the device that a recipe takes."""
 
-import json
 import re
 
 import pytest
@@ -110,9 +109,3 @@ def test_a_recipe_takes_what_the_device_can(machine, given, left_out, note, devi
 def test_bfloat16_is_fast_by_amx_or_on_amd(capabilities, is_fast, monkeypatch):
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: capabilities)
     assert arguments_module.has_fast_bf16() is is_fast
-
-
-def test_every_recipe_leaves_the_device_to_the_machine():
-    for name in recipe_names():
-        recipe = json.loads(recipe_file(name).read_text())
-        assert (recipe["bf16"], recipe["tf32"]) == (True, True) and "use_cpu" not in recipe, name

@@ -1,6 +1,7 @@
 # Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
 """The trainer: checkpoints, losses, evaluations, values that are not finite."""
 
+import itertools
 import json
 import os
 import re
@@ -533,46 +534,31 @@ def test_what_is_not_finite_names_update_examples_and_parameter(what, tmp_path):
     assert (" weights of" in message) == (what == "loss")
 
 
-def losses_of_24_layers_of_rk4(dtype: torch.dtype) -> list[float]:
-    """Those of two updates under autocast; no gradient overflows."""
-    config = tiny_config(
-        encoder_solver="rk4",
-        coefficients="fixed",
-        encoder_layers=24,
-        d_model=512,
-        encoder_attention_heads=8,
-        encoder_ffn_dim=256,
-        dropout=0.0,
-        attention_dropout=0.0,
-        activation_dropout=0.0,
-    )
-    batch = DataCollatorForSeq2Seq(Tokenizer())(pairs(4))
-    batch = {name: batch[name] for name in ("input_ids", "labels")}
-    torch.manual_seed(0)
-    model = OdeTransformerForConditionalGeneration(config)
-    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3, betas=(0.9, 0.997))
-    scaler = torch.amp.GradScaler("cpu", enabled=dtype is torch.float16)
-    losses = []
-    for _ in range(2):
-        optimizer.zero_grad()
-        with torch.autocast("cpu", dtype=dtype, enabled=dtype is not torch.float32):
-            loss = model(**batch).loss
-        scaler.scale(loss).backward()
-        scaler.unscale_(optimizer)
-        norm = torch.nn.utils.get_total_norm([p.grad for p in model.parameters() if p.grad is not None])
-        assert norm.isfinite(), dtype
-        scaler.step(optimizer)
-        scaler.update()
-        losses.append(loss.item())
-    assert scaler.get_scale() in (1.0, 2.0**16)
-    return losses
-
-
 def test_half_precision_trains_24_layers_of_rk4():
     """No overflow in forward or backward, in float16 at the paper's width; the losses follow those of float32."""
-    expected = losses_of_24_layers_of_rk4(torch.float32)
-    assert expected[1] < expected[0]
-    assert losses_of_24_layers_of_rk4(torch.float16) == pytest.approx(expected, rel=0.05)
+    sizes = {"encoder_layers": 24, "d_model": 512, "encoder_attention_heads": 8, "encoder_ffn_dim": 256}
+    fields = dict.fromkeys(("dropout", "attention_dropout", "activation_dropout"), 0.0) | sizes
+    batch = DataCollatorForSeq2Seq(Tokenizer())(pairs(4))
+    del batch["index"]
+    losses = {}
+    for dtype in (torch.float32, torch.float16):
+        model = new_model(encoder_solver="rk4", coefficients="fixed", **fields)
+        optimizer = torch.optim.Adam(model.parameters(), lr=1e-3, betas=(0.9, 0.997))
+        scaler = torch.amp.GradScaler("cpu", enabled=dtype is torch.float16)
+        for _ in range(2):
+            optimizer.zero_grad()
+            with torch.autocast("cpu", dtype=dtype, enabled=dtype is torch.float16):
+                loss = model(**batch).loss
+            scaler.scale(loss).backward()
+            scaler.unscale_(optimizer)
+            norm = torch.nn.utils.get_total_norm([p.grad for p in model.parameters() if p.grad is not None])
+            assert norm.isfinite(), dtype
+            scaler.step(optimizer)
+            scaler.update()
+            losses.setdefault(dtype, []).append(loss.item())
+        assert scaler.get_scale() in (1.0, 2.0**16)
+    assert losses[torch.float32][1] < losses[torch.float32][0]
+    assert losses[torch.float16] == pytest.approx(losses[torch.float32], rel=0.05)
 
 
 def test_any_model_and_dataset_without_length_columns(tmp_path):
@@ -601,54 +587,40 @@ def test_schedules_are_the_papers_and_one_that_falls_in_the_last_fifth(schedule,
     assert rates == pytest.approx([0.002 * rate for rate in expected])
 
 
-@pytest.mark.parametrize("sharing", ["stack", "layer"])
-def test_coefficients_in_the_metrics_are_those_of_each_layer(sharing, tmp_path):
-    """Gates without weights are the sigmoid of their bias, learned weights are as they are; nothing of fixed ones."""
-    biases = [0.5, -1.0] if sharing == "layer" else [0.5, 0.5]
-    for kind in ("gate", "learned", "fixed"):
-        config = {"encoder_solver": "rk2", "coefficients": kind, "coefficient_sharing": sharing}
-        model = new_model(**config, encoder_layers=2)
-        modules = [each for each in model.modules() if isinstance(each, StageCoefficients)]
-        for module, bias in zip(modules, biases):
-            for name, parameter in module.named_parameters():
-                values = {"gate.weight": 0.0, "gate.bias": bias, "weight": torch.tensor([bias, 2.0])}
-                parameter.data.copy_(torch.as_tensor(values[name]).expand_as(parameter))
-        firsts = torch.tensor(biases).sigmoid().tolist() if kind == "gate" else biases
-        seconds = [1 - first for first in firsts] if kind == "gate" else [2.0, 2.0]
-        expected = {
-            f"eval_coefficient_encoder_{layer}_stage_{stage}": value
-            for stage, values in enumerate((firsts, seconds), start=1)
-            for layer, value in enumerate(values)
+@pytest.mark.parametrize(
+    "kind, sharing, generates",
+    [("gate", "stack", True), ("gate", "layer", False), ("learned", "layer", True), ("fixed", "stack", False)],
+)
+def test_mean_coefficients_are_over_tokens_and_not_over_what_is_generated(kind, sharing, generates, tmp_path):
+    """Of each layer, if asked for: in batches of three and one pair those of all four in one forward pass; nothing of
+    fixed ones."""
+    solvers = {"encoder_solver": "rk2", "decoder_solver": "rk2", "coefficients": kind, "coefficient_sharing": sharing}
+    model, expected = randomize(new_model(**solvers, encoder_layers=2, decoder_layers=2)), {}
+
+    def record(stack, layers, module, args, weights):
+        layer = next(layers)
+        means = {
+            f"eval_coefficient_{stack}_{layer}_stage_{i}": float(each.mean()) for i, each in enumerate(weights, 1)
         }
-        trainer = trainer_for(tmp_path, model, log_coefficients=True)
+        expected.update(means)
+
+    hooks = []
+    for stack in ("encoder", "decoder"):
+        modules = [each for each in getattr(model.model, stack).modules() if isinstance(each, StageCoefficients)]
+        modules, layers = [each for each in modules if list(each.parameters())], itertools.count()
+        hooks += [each.register_forward_hook(partial(record, stack, layers)) for each in modules]
+    with torch.no_grad():
+        model(**{name: torch.tensor([pair[name] for pair in pairs(4)]) for name in ("input_ids", "labels")})
+    for hook in hooks:
+        hook.remove()
+    assert len(set(expected.values())) == (0 if kind == "fixed" else 8)
+    values = {"predict_with_generate": generates, "generation_max_length": 9, "per_device_eval_batch_size": 3}
+    for asks in (True, False):
+        trainer = trainer_for(tmp_path, model, log_coefficients=asks, **values)
         for _ in range(2):  # nothing of an evaluation is left over
             metrics = trainer.evaluate()
-        found = {name: value for name, value in metrics.items() if "coefficient" in name}
-        assert found == pytest.approx({} if kind == "fixed" else expected, abs=1e-6)
-    assert not any("coefficient" in name for name in trainer_for(tmp_path, model).evaluate())
-
-
-@pytest.mark.parametrize("generates", [False, True])
-def test_mean_coefficients_are_over_tokens_and_not_over_what_is_generated(generates, tmp_path):
-    """Batches of three and one pair; the gates of all four in one forward pass."""
-    solvers = {"encoder_solver": "rk2", "decoder_solver": "rk2", "coefficients": "gate"}
-    model = randomize(new_model(**solvers, encoder_layers=1, decoder_layers=1))
-    gates = {}
-    for name, stack in (("encoder", model.model.encoder), ("decoder", model.model.decoder)):
-        stack.solver_coefficients.register_forward_hook(
-            partial(lambda name, *call: gates.update({name: call[2]}), name)
-        )
-    columns = {name: torch.tensor([pair[name] for pair in pairs(4)]) for name in ("input_ids", "labels")}
-    with torch.no_grad():
-        model(**columns)
-    expected = {
-        f"eval_coefficient_{name}_0_stage_{stage}": float(weight.mean())
-        for name, weights in gates.items()
-        for stage, weight in enumerate(weights, start=1)
-    }
-    values = {"log_coefficients": True, "predict_with_generate": generates, "generation_max_length": 9}
-    metrics = trainer_for(tmp_path, model, **values, per_device_eval_batch_size=3).evaluate()
-    assert {name: metrics[name] for name in metrics if "coefficient" in name} == pytest.approx(expected, abs=1e-6)
+        found = {name: metrics[name] for name in metrics if "coefficient" in name}
+        assert found == pytest.approx(expected if asks else {}, abs=1e-6)
 
 
 def test_linked_checkpoints_are_removed_and_what_they_link_to_stays(tmp_path):
