@@ -93,18 +93,15 @@ def mean_coefficients(model: torch.nn.Module, is_left_out: Callable[[], bool] = 
     tokens of all processes, padding included. Coefficients in models of other types are named by their place in the
     model. They are empty if the coefficients are fixed. Forward passes during
     which `is_left_out()` is true do not count."""
-    sums, names, hooks = {}, [], []
+    sums, current, hooks = {}, {}, []
 
     def enter(layer, args, name):
-        names.append(name)
-
-    def leave(layer, args, output):
-        names.pop()
+        current["layer"] = name
 
     def record(coefficients, args, weights, path):
         if is_left_out():
             return
-        layer = names[-1] if names else path
+        layer = current.get("layer", path)
         for stage, weight in enumerate(weights, start=1):
             total, count = sums.get(name := f"{layer}_stage_{stage}", (0, 0))
             sums[name] = total + weight.detach().float().sum(), count + weight.numel()
@@ -112,9 +109,7 @@ def mean_coefficients(model: torch.nn.Module, is_left_out: Callable[[], bool] = 
     for path, module in model.named_modules():
         if isinstance(module, OdeTransformerStack):
             for number, layer in enumerate(module.layers):
-                name = f"{module.stack}_{number}"
-                hooks.append(layer.register_forward_pre_hook(partial(enter, name=name)))
-                hooks.append(layer.register_forward_hook(leave, always_call=True))
+                hooks.append(layer.register_forward_pre_hook(partial(enter, name=f"{module.stack}_{number}")))
         elif isinstance(module, StageCoefficients) and any(True for _ in module.parameters()):
             hooks.append(module.register_forward_hook(partial(record, path=path.replace(".", "_"))))
 

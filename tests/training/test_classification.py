@@ -133,6 +133,8 @@ def test_metrics_of_another_test_set_are_not_taken_for_a_seeds(files, tmp_path, 
     first = run_classification.main(arguments(files[0], tmp_path, **options, seeds=[1]))
     evaluation = {"model_name_or_path": tmp_path / "seed_1", "config_overrides": None, "do_train": None}
     names = ("predict_samples", "predict_accuracy", "train_loss")
+    with pytest.raises(ValueError, match=r"seed_1 was trained or evaluated .*: this call has test file 1='train"):
+        run_classification.main(arguments(files[0], tmp_path, **options | {"test_file": files[0]}, seeds=[1]))
     for test_file, samples in ((files[0], 60), (files[1], 23)):
         run_classification.main(arguments(None, tmp_path / "seed_1", **evaluation, test_file=test_file))
         found = json.loads((tmp_path / "seed_1" / "all_results.json").read_text())
