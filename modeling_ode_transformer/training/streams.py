@@ -164,7 +164,7 @@ class TokenBudgetStream(IterableDataset):
             own = sampler(most)
         return [places % len(buffer) for places in own.batches_of(number)]
 
-    def batches(self) -> Iterator[list[dict]]:
+    def __iter__(self) -> Iterator[list[dict]]:
         self.known.clear()
         skipped = self.start["skipped"]
         for place, buffer in self._buffers():
@@ -174,6 +174,3 @@ class TokenBudgetStream(IterableDataset):
                 yield [buffer[i] for i in places]
             skipped = 0
             place["batches"] += len(batches)
-
-    def __iter__(self):
-        return self.batches()
