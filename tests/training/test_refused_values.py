@@ -90,6 +90,7 @@ TRANSLATIONS = [
     ({"do_train": None}, "Nothing to do"),
     ({"output_dir": "{folder}"}, "is not empty and holds no checkpoint"),
     ({"bleu_moses_language": "xx"}, "Moses' tokenizer does not know the language 'xx', only .*de"),
+    ({"average_last_checkpoints": -1}, "--average_last_checkpoints -1 must be at least 0"),
     ({"average_last_checkpoints": 2}, "--average_last_checkpoints 2 needs checkpoints"),
     (SAVING | {"save_total_limit": 1}, "2 needs --save_total_limit 2 or more, not 1"),
     ({"resume_from_checkpoint": "true"}, "no checkpoint in"),
