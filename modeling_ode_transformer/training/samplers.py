@@ -35,8 +35,7 @@ class TokenBudgetBatchSampler(Sampler[list[int]]):
         marks_epochs: In epoch e, pair i has the index e * pairs + i, by which a dataset tells its draws apart.
 
     Raises:
-        ValueError: a pair is longer than the budget; there are no pairs, too few for one update, or too many for 32
-            bits.
+        ValueError: a pair is longer than the budget; there are no pairs, or too few for one update.
     """
 
     def __init__(
@@ -66,34 +65,27 @@ class TokenBudgetBatchSampler(Sampler[list[int]]):
                 f"{len(lengths)} pairs cannot fill the {per_update} batches of one update ({num_replicas} "
                 f"processes, {accumulation_steps} accumulation steps each)."
             )
-        if len(lengths) > np.iinfo(np.int32).max:
-            raise ValueError(f"{len(lengths)} pairs are too many for 32-bit numbers: train on a part of them.")
         multiple = pad_to_multiple_of or 1
-        # Shapes are different lengths of source and target, in the order in which pairs are cut into batches: by width
-        # first; the other keys give batches fewer shapes and less padding.
-        most_targets = int(lengths[:, 1].max()) + 1
-        codes = lengths[:, 0] * np.int64(most_targets) + lengths[:, 1]
-        found, number_of_pair, counts = np.unique(codes, return_inverse=True, return_counts=True)
-        shapes = np.stack(np.divmod(found, most_targets), axis=1)
-        order = np.lexsort((shapes[:, 1], shapes[:, 0], -(-shapes.max(axis=1) // multiple)))
-        self.shapes, self.pairs_of_shape = shapes[order], counts[order]
-        # 16 bits are sorted by their digits, several times as fast.
-        ranks = np.empty(len(found), dtype=np.uint16 if len(found) <= 1 << 16 else np.uint32)
-        ranks[order] = np.arange(len(found))
-        self.shape_of_pair = ranks[number_of_pair]
-        self.padded_shapes = -(-self.shapes // multiple) * multiple
+        padded = -(-lengths // multiple) * multiple
         # An empty pair takes a place in a batch too.
-        widths = self.padded_shapes.max(axis=1).clip(min=1)
-        if widths[-1] > max_tokens:
-            longest = int((self.shape_of_pair >= np.searchsorted(widths, widths[-1])).argmax())
+        widths = padded.max(axis=1).clip(min=1)
+        longest = int(widths.argmax())
+        if widths[longest] > max_tokens:
             raise ValueError(
                 f"Pair {longest} has {lengths[longest][0]} source and {lengths[longest][1]} target tokens "
-                f"(padded to {widths[-1]}), more than a batch may hold: raise max_tokens_per_batch={max_tokens}, or "
-                "cut the pairs to fewer tokens."
+                f"(padded to {widths[longest]}), more than a batch may hold: raise max_tokens_per_batch={max_tokens}, "
+                "or cut the pairs to fewer tokens."
             )
-        sizes = self._divisible(self._fill(np.repeat(widths, self.pairs_of_shape)), per_update)
-        self.batch_ends = np.cumsum(sizes)
-        self.batches_per_epoch = math.ceil(len(sizes) / per_update) * per_update
+        # Pairs are cut into batches by width first; the other keys give batches fewer shapes and less padding.
+        size = max_tokens + 1
+        self.keys = (widths.astype(np.int64) * size + lengths[:, 0]) * size + lengths[:, 1]
+        order = self.keys.argsort(kind="stable")
+        self.sizes = self._divisible(self._fill(widths[order]), per_update)
+        self.batches_per_epoch = math.ceil(len(self.sizes) / per_update) * per_update
+        # Batches have the same shapes in every epoch.
+        firsts = np.cumsum(self.sizes) - self.sizes
+        self.tokens = np.add.reduceat(lengths[order], firsts, dtype=np.int64)
+        self.padded_tokens = (np.maximum.reduceat(padded[order], firsts) * self.sizes[:, None]).sum(axis=1)
 
     def _fill(self, widths: np.ndarray) -> np.ndarray:
         """Returns the sizes of batches that pairs of ascending widths fill one after the other."""
@@ -132,43 +124,33 @@ class TokenBudgetBatchSampler(Sampler[list[int]]):
     def _draw(self, epoch: int) -> tuple[np.ndarray, np.ndarray]:
         """Returns the pairs of an epoch's batches in sequence, and the shuffled numbers of the batches."""
         generator = np.random.default_rng((self.seed, epoch))
-        shuffled = np.arange(len(self.shape_of_pair), dtype=np.int32)
-        generator.shuffle(shuffled)
-        pairs = shuffled[self.shape_of_pair[shuffled].argsort(kind="stable")]
-        return pairs, np.resize(generator.permutation(len(self.batch_ends)), self.batches_per_epoch)
+        shuffled = generator.permutation(len(self.keys))
+        pairs = shuffled[self.keys[shuffled].argsort(kind="stable")]
+        return pairs, np.resize(generator.permutation(len(self.sizes)), self.batches_per_epoch)
 
     def batches_of(self, epoch: int) -> list[np.ndarray]:
         """Returns all processes' batches of an epoch in order, as indices of pairs."""
         pairs, order = self._draw(epoch)
-        batches = np.split(pairs, self.batch_ends[:-1])
+        batches = np.split(pairs, np.cumsum(self.sizes)[:-1])
         return [batches[i] for i in order]
 
     def __iter__(self):
-        first = self.epoch * len(self.shape_of_pair) if self.marks_epochs else 0
+        first = self.epoch * len(self.keys) if self.marks_epochs else 0
         for batch in self.batches_of(self.epoch)[self.rank :: self.num_replicas]:
-            yield (first + batch.astype(np.int64)).tolist()
+            yield (first + batch).tolist()
 
     def report(self) -> dict[str, float]:
         """The updates of an epoch, the mean contents of an update over all processes, and the share of padding."""
         updates = len(self) // self.accumulation_steps
-        sizes = np.diff(self.batch_ends, prepend=0)
-        is_repeating = self.batches_per_epoch > len(sizes)
-        again = self._draw(self.epoch)[1][len(sizes) :] if is_repeating else np.empty(0, dtype=int)
-        # Batches have the same shapes in every epoch.
-        firsts = self.batch_ends - sizes
-        sides = [np.repeat(lengths, self.pairs_of_shape) for lengths in self.padded_shapes.T]
-        padded = sum(np.maximum.reduceat(side, firsts) for side in sides) * sizes
-        tokens = [
-            np.add.reduceat(np.repeat(lengths, self.pairs_of_shape), firsts, dtype=np.int64)
-            for lengths in self.shapes.T
-        ]
-        sources, targets = (float(each.sum() + each[again].sum()) for each in tokens)
+        # In an epoch, the first batches may come again.
+        order = self._draw(self.epoch)[1] if self.batches_per_epoch > len(self.sizes) else slice(None)
+        sources, targets = map(float, self.tokens[order].sum(axis=0))
         return {
             "updates_per_epoch": updates,
-            "pairs_per_update": float(sizes.sum() + sizes[again].sum()) / updates,
+            "pairs_per_update": float(self.sizes[order].sum()) / updates,
             "source_tokens_per_update": sources / updates,
             "target_tokens_per_update": targets / updates,
-            "padding": 1 - (sources + targets) / float(padded.sum() + padded[again].sum()),
+            "padding": 1 - (sources + targets) / float(self.padded_tokens[order].sum()),
         }
 
 

@@ -36,7 +36,7 @@ def shuffle_buffer(stream: datasets.IterableDataset) -> int:
 
 
 class TokenBudgetStream(IterableDataset):
-    """Batches with a budget of tokens of a stream of encoded pairs, each a list of pairs.
+    """Batches without end, with a budget of tokens, of a stream of encoded pairs; each is a list of pairs.
 
     `TokenBudgetBatchSampler` cuts `buffer_size` pairs at a time into batches of similar length in random order, while
     a thread reads the next pairs. Each process reads its part of the stream. All processes make equally many batches
@@ -52,7 +52,6 @@ class TokenBudgetStream(IterableDataset):
         num_replicas, rank: Number of processes, and of this one.
         accumulation_steps: Batches per update and process.
         pad_to_multiple_of: The multiple to which the collator pads lengths.
-        epochs: Passes over the stream; None: without end.
 
     Raises:
         ValueError: the stream has a shuffle buffer; or, on iteration, a process has no pair, or a pair is longer than
@@ -69,7 +68,6 @@ class TokenBudgetStream(IterableDataset):
         rank: int = 0,
         accumulation_steps: int = 1,
         pad_to_multiple_of: int | None = None,
-        epochs: int | None = None,
     ):
         if buffer := shuffle_buffer(stream):
             raise ValueError(
@@ -87,7 +85,6 @@ class TokenBudgetStream(IterableDataset):
         self.num_replicas = num_replicas
         self.accumulation_steps = accumulation_steps
         self.pad_to_multiple_of = pad_to_multiple_of
-        self.epochs = epochs
         self.start = dict(BEGINNING)
         # The states at which the last buffers began.
         self.known: deque[dict] = deque(maxlen=4)
@@ -117,7 +114,7 @@ class TokenBudgetStream(IterableDataset):
         """Yields the start of each buffer of this process, and its pairs. All processes have equally many buffers."""
         place = dict(self.start)
         with ThreadPoolExecutor(1) as executor:
-            while self.epochs is None or place["epoch"] < self.epochs:
+            while True:
                 read = self._read(place["epoch"], place["stream"])
                 following = executor.submit(next, read, None)
                 last = following.result() if place["is_over"] else None
@@ -126,13 +123,14 @@ class TokenBudgetStream(IterableDataset):
                 while True:
                     found = following.result()
                     is_over = found is None
-                    if all(self._gather(is_over)):
-                        break
+                    are_over = self._gather(is_over)
                     if is_over and last is None:
                         raise ValueError(
                             "A process got no pair from the stream: give a stream with at least as many shards or "
                             "pairs as there are processes."
                         )
+                    if all(are_over):
+                        break
                     if not is_over:
                         last = found
                         following = executor.submit(next, read, None)
@@ -166,7 +164,7 @@ class TokenBudgetStream(IterableDataset):
             own = sampler(most)
         return [places % len(buffer) for places in own.batches_of(number)]
 
-    def batches(self) -> Iterator[list[dict]]:
+    def __iter__(self) -> Iterator[list[dict]]:
         self.known.clear()
         skipped = self.start["skipped"]
         for place, buffer in self._buffers():
@@ -176,14 +174,3 @@ class TokenBudgetStream(IterableDataset):
                 yield [buffer[i] for i in places]
             skipped = 0
             place["batches"] += len(batches)
-
-    def __iter__(self):
-        return self.batches()
-
-    def count(self) -> int:
-        """Counts the batches of a process, reading the whole stream once per epoch."""
-        if self.epochs is None:
-            raise ValueError("The batches of an endless stream cannot be counted.")
-        other = copy.copy(self)
-        other.start = dict(BEGINNING)
-        return sum(len(other._cut(buffer, place["buffer"])) for place, buffer in other._buffers())

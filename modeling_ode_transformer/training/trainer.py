@@ -14,7 +14,6 @@ from collections.abc import Callable
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
-from inspect import signature
 from itertools import count
 from pathlib import Path
 
@@ -94,18 +93,15 @@ def mean_coefficients(model: torch.nn.Module, is_left_out: Callable[[], bool] = 
     tokens of all processes, padding included. Coefficients in models of other types are named by their place in the
     model. They are empty if the coefficients are fixed. Forward passes during
     which `is_left_out()` is true do not count."""
-    sums, names, hooks = {}, [], []
+    sums, current, hooks = {}, {}, []
 
     def enter(layer, args, name):
-        names.append(name)
-
-    def leave(layer, args, output):
-        names.pop()
+        current["layer"] = name
 
     def record(coefficients, args, weights, path):
         if is_left_out():
             return
-        layer = names[-1] if names else path
+        layer = current.get("layer", path)
         for stage, weight in enumerate(weights, start=1):
             total, count = sums.get(name := f"{layer}_stage_{stage}", (0, 0))
             sums[name] = total + weight.detach().float().sum(), count + weight.numel()
@@ -113,9 +109,7 @@ def mean_coefficients(model: torch.nn.Module, is_left_out: Callable[[], bool] = 
     for path, module in model.named_modules():
         if isinstance(module, OdeTransformerStack):
             for number, layer in enumerate(module.layers):
-                name = f"{module.stack}_{number}"
-                hooks.append(layer.register_forward_pre_hook(partial(enter, name=name)))
-                hooks.append(layer.register_forward_hook(leave, always_call=True))
+                hooks.append(layer.register_forward_pre_hook(partial(enter, name=f"{module.stack}_{number}")))
         elif isinstance(module, StageCoefficients) and any(True for _ in module.parameters()):
             hooks.append(module.register_forward_hook(partial(record, path=path.replace(".", "_"))))
 
@@ -257,13 +251,7 @@ class TokenTrainerMixin(ResumableTrainerMixin):
         if args.lr_scheduler_type == SchedulerType.WARMUP_STABLE_DECAY:
             decay = {"num_decay_steps": math.ceil(DECAY_SHARE * num_training_steps)}
             args.lr_scheduler_kwargs = decay | (args.lr_scheduler_kwargs or {})
-        try:
-            return super().create_scheduler(num_training_steps, optimizer)
-        except TypeError as error:
-            raise ValueError(
-                f"--lr_scheduler_type {args.lr_scheduler_type.value} cannot have --lr_scheduler_kwargs "
-                f"{args.lr_scheduler_kwargs} ({error})."
-            ) from error
+        return super().create_scheduler(num_training_steps, optimizer)
 
     def compute_loss(self, model, inputs, *args, **kwargs):
         head = self.head_of_chunks(model)
@@ -558,7 +546,7 @@ class TokenSeq2SeqTrainer(TokenTrainerMixin, Seq2SeqTrainer):
     Raises:
         ValueError: `compute_metrics` is given without `predict_with_generate`; a `compute_loss_func` is given;
             token-budget batches are asked of a dataset that has no length and is no `datasets.IterableDataset`; or a
-            stream is to be read with `dataloader_num_workers`, or without `max_steps` and `max_tokens_per_batch`.
+            stream is to be read with `dataloader_num_workers`, or without `max_steps`.
         TypeError: `args` are not `TokenSeq2SeqTrainingArguments`.
     """
 
@@ -569,17 +557,7 @@ class TokenSeq2SeqTrainer(TokenTrainerMixin, Seq2SeqTrainer):
         self.target_tokenizer = target_tokenizer
         self._asked_of_generate = {}
         self._stream: TokenBudgetStream | None = None
-        self._stream_epochs = None
-        # The batches of these epochs.
-        self._counted: dict[str, int] | None = None
-        given = signature(Seq2SeqTrainer).bind(*args, **kwargs)
-        arguments, dataset = given.arguments.get("args"), given.arguments.get("train_dataset")
-        has_budget = getattr(arguments, "max_tokens_per_batch", None) is not None
-        if isinstance(dataset, datasets.IterableDataset) and has_budget and arguments.max_steps <= 0:
-            # Trainer needs a number of updates for a stream; it is counted before training.
-            given.arguments["args"] = arguments = copy.copy(arguments)
-            self._stream_epochs, arguments.max_steps = math.ceil(arguments.num_train_epochs), 1
-        super().__init__(*given.args, **given.kwargs)
+        super().__init__(*args, **kwargs)
         if self.compute_metrics is not None and not self.args.predict_with_generate:
             raise ValueError(
                 "compute_metrics needs generated tokens: give predict_with_generate=True, or leave it out."
@@ -670,8 +648,7 @@ class TokenSeq2SeqTrainer(TokenTrainerMixin, Seq2SeqTrainer):
         return dataset, sampler, collator
 
     def batches_of_stream(self) -> tuple:
-        """As `batches_of_dataset`: batches of a stream for `max_steps` updates, or for `num_train_epochs`, whose
-        updates are counted first, or were by the training that is resumed."""
+        """As `batches_of_dataset`, of a stream, from its place in the training that is resumed."""
         args, collator = self.args, self.data_collator
         self._stream = TokenBudgetStream(
             self.train_dataset,
@@ -682,9 +659,7 @@ class TokenSeq2SeqTrainer(TokenTrainerMixin, Seq2SeqTrainer):
             rank=args.process_index,
             accumulation_steps=args.gradient_accumulation_steps,
             pad_to_multiple_of=getattr(collator, "pad_to_multiple_of", None),
-            epochs=self._stream_epochs,
         )
-        noted: dict = {}
         if self.progress.resumed_from is not None:
             by_process = self.progress.noted.get("by_process", [])
             noted = by_process[args.process_index] if len(by_process) == args.world_size else {}
@@ -694,13 +669,6 @@ class TokenSeq2SeqTrainer(TokenTrainerMixin, Seq2SeqTrainer):
                     "resume with as many processes as wrote it."
                 )
             self._stream.load_state_dict(noted["stream"])
-        if self._stream_epochs is not None:
-            self._counted = noted.get("counted")
-            if self._counted is None or self._counted["epochs"] != self._stream_epochs:
-                self._counted = {"epochs": self._stream_epochs, "batches": self._stream.count()}
-            updates = self._counted["batches"] // args.gradient_accumulation_steps
-            args.max_steps = math.ceil(updates * args.num_train_epochs / self._stream_epochs)
-            logger.info("%g epochs of the stream make %d updates", args.num_train_epochs, args.max_steps)
         collator = self._get_collator_with_removed_columns(collator, description="training")
         return NumberedBatches(self._stream), EachNumber(), lambda batches: collator(batches[0])
 
@@ -708,7 +676,7 @@ class TokenSeq2SeqTrainer(TokenTrainerMixin, Seq2SeqTrainer):
         if self._stream is None:
             return super().own_progress()
         stream = self._stream.state_dict(self.state.global_step * self.args.gradient_accumulation_steps)
-        return super().own_progress() | {"stream": stream, "counted": self._counted}
+        return super().own_progress() | {"stream": stream}
 
     def log(self, logs, *args, **kwargs):
         if self._stream is not None:

@@ -12,7 +12,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from modeling_ode_transformer.hub.model_card import model_card, run_record
 from modeling_ode_transformer.training.losses import summed_divergence
 
-from .runs import assert_logged
+from .runs import assert_logged, losses
 from .test_language_model import MODEL, arguments, corpus, log_history  # noqa: F401 (a fixture)
 
 
@@ -32,10 +32,6 @@ def teacher(corpus, tmp_path_factory):  # noqa: F811
 
 def student(**options):
     return {"config_overrides": json.dumps(STUDENT)} | options
-
-
-def losses(folder):
-    return {entry["step"]: entry["loss"] for entry in log_history(folder) if "loss" in entry}
 
 
 @pytest.mark.parametrize("temperature", [1.0, 2.5])
@@ -117,23 +113,8 @@ def test_a_resumed_run_has_the_same_teacher(corpus, teacher, tmp_path):  # noqa:
     assert losses(tmp_path / "out") == losses(tmp_path / "whole")
 
 
-def test_teachers_that_do_not_fit_are_refused(corpus, teacher, tmp_path):  # noqa: F811
-    def refused(message, **options):
-        with pytest.raises(ValueError, match=message):
-            run_language_modeling.main(arguments(corpus, tmp_path / "out", **student(**options)))
-        assert not (tmp_path / "out" / "trainer_state.json").exists()
-
+def test_a_teacher_of_other_words_is_refused(corpus, teacher, tmp_path):  # noqa: F811
     message = rf"--teacher {teacher} has another tokenizer \(18 tokens\) than the training model \(10 tokens, of .*"
-    refused(message + f"give --tokenizer_name {teacher}", teacher=teacher, vocab_size=10)
-
-    refused("--teacher_temperature 0.0 must be above 0", teacher=teacher, teacher_temperature=0)
-
-    shutil.copytree(teacher, tmp_path / "whole" / "teacher")
-    with pytest.raises(ValueError, match=r"--overwrite_output_dir would delete what --teacher .* needs"):
-        run_language_modeling.main(
-            arguments(
-                corpus,
-                tmp_path / "whole",
-                **student(teacher=tmp_path / "whole" / "teacher", overwrite_output_dir=True),
-            )
-        )
+    with pytest.raises(ValueError, match=message + f"give --tokenizer_name {teacher}"):
+        run_language_modeling.main(arguments(corpus, tmp_path / "out", **student(teacher=teacher, vocab_size=10)))
+    assert not (tmp_path / "out" / "trainer_state.json").exists()

@@ -15,7 +15,7 @@ from modeling_ode_transformer import OdeTransformerTokenizer, cli
 from modeling_ode_transformer.text_files import read_lines
 from modeling_ode_transformer.training import preparation
 from modeling_ode_transformer.training.cleaning import Cleaning
-from modeling_ode_transformer.training.preparation import open_rows, prepare_once, prepared_folder, tokenizer_hash
+from modeling_ode_transformer.training.preparation import open_rows, prepare_once, tokenizer_hash
 from modeling_ode_transformer.training.tasks import seq2seq_texts, translation
 from modeling_ode_transformer.training.tasks.seq2seq_texts import (
     encode_split,
@@ -24,7 +24,7 @@ from modeling_ode_transformer.training.tasks.seq2seq_texts import (
     write_training_pairs,
 )
 
-from .runs import arguments, losses
+from .runs import arguments, flags, losses
 from .sentences import write_articles, write_corrections
 
 
@@ -183,19 +183,15 @@ def test_articles_and_corrections_are_prepared_too(tmp_path, capsys):
         (tmp_path / name).mkdir()
     write_articles(tmp_path / "articles", {"train": 12})
     write_corrections(tmp_path / "m2", sizes={"train": 40}, annotators={})
-    calls = {
-        "summarization": ["--recipe", "cnn_dailymail_base", "--train", str(tmp_path / "articles" / "train.jsonl")],
-        "correction": ["--recipe", "bea2019_gec_base", "--train", str(tmp_path / "m2" / "train.m2")],
-    }
-    for task, argv in calls.items():
+    for task, recipe, file, share in (
+        ("summarization", "cnn_dailymail_base", "articles/train.jsonl", None),
+        ("correction", "bea2019_gec_base", "m2/train.m2", 0.5),
+    ):
         out = tmp_path / task
-        options = ["--vocab_size", "350", "--output_dir", str(out), "--bf16", "False", "--use_cpu", "True"]
-        options += ["--do_eval", "False", "--do_predict", "False", "--predict_with_generate", "False"]
-        options += ["--validation_share", "0.5"] if task == "correction" else ["--validation_file", argv[-1]]
-        options += ["--test_file", argv[-1]]
-        if task == "correction":
-            options += ["--validation_file", argv[-1]]
-        cli.main(["prepare", task, *argv, *options])
+        options = {"recipe": recipe, "vocab_size": 350, "output_dir": out, "bf16": False, "use_cpu": True}
+        options |= dict.fromkeys(("train_file", "validation_file", "test_file"), tmp_path / file)
+        options |= dict.fromkeys(("do_eval", "do_predict", "predict_with_generate"), False)
+        cli.main(["prepare", task, *flags(options | {"validation_share": share})])
         (folder,) = out.glob("train-*/")
         dataset = open_rows(folder)
         assert len(dataset) == 12 if task == "summarization" else 0 < len(dataset) < 40
@@ -205,8 +201,3 @@ def test_articles_and_corrections_are_prepared_too(tmp_path, capsys):
     with pytest.raises(SystemExit):
         cli.main(["prepare", "translation", "--train", "no.tsv", "--output_dir", str(tmp_path / "x")])
     assert "no.tsv" in capsys.readouterr().err
-
-
-def test_names_of_folders_are_hashes_of_what_is_in_them(tmp_path):
-    folder = prepared_folder(tmp_path, "train", {"a": 1})
-    assert folder == prepared_folder(tmp_path, "train", {"a": 1}) != prepared_folder(tmp_path, "train", {"a": 2})

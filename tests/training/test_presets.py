@@ -31,6 +31,7 @@ def files(tmp_path, monkeypatch):
     (tmp_path / "a.txt").write_text("1 one\n0 two\n")
 
 
+TINY = presets.PRESETS["seq2seq"][0].values["config_overrides"]
 DATA = "--train a.tsv --validation a.tsv --output_dir out".split()
 
 
@@ -122,6 +123,8 @@ def test_the_small_preset_is_the_fast_recipe_of_multi30k(files, monkeypatch):
         ("--save_strategy epoch", {"load_best_model_at_end": True, "eval_strategy": "epoch"}),
         ("--average_last_checkpoints 3", {"average_last_checkpoints": 3, "save_total_limit": 4}),
         ("--tokenizer_options a=1", {"tokenizer_options": {"hard_vocab_limit": False, "a": 1}}),
+        ("--config_overrides dropout=0.5", {"config_overrides": TINY | {"dropout": 0.5}}),
+        ("--optim adamw_torch --learning_rate 0.001", {"optim": "adamw_torch", "learning_rate": 0.001}),
         ("--model_name_or_path m", {"config_overrides": None, "learning_rate": 5e-5, "optim": "adamw_torch_fused"}),
         ("--test a.tsv", {"do_predict": True}),
         ("--do_eval --model_name_or_path m", {"do_train": False, "num_beams": None, "eval_strategy": "no"}),
@@ -133,18 +136,6 @@ def test_the_command_line_wins_and_what_is_left_fits(options, expected, files):
     assert {name: found[name] for name in expected} == expected
 
 
-def test_another_optimizer_needs_a_rate(files):
-    with pytest.raises(ValueError, match=r"--optim adamw_torch: the preset's rates .* Give --learning_rate"):
-        parse_arguments(TRANSLATION, [*DATA, "--optim", "adamw_torch"])
-    args = parse_arguments(TRANSLATION, [*DATA, "--optim", "adamw_torch", "--learning_rate", "0.001"])[2]
-    assert (args.optim, args.learning_rate) == ("adamw_torch", 0.001)
-
-
-def test_overrides_are_laid_over_the_model_of_the_preset(files):
-    model_args, _, _ = parse_arguments(TRANSLATION, [*DATA, "--config_overrides", "dropout=0.5"])
-    assert (model_args.config_overrides["dropout"], model_args.config_overrides["d_model"]) == (0.5, 128)
-
-
 def test_without_validation_data_nothing_is_evaluated(files):
     notes = []
     args = parse_arguments(TRANSLATION, ["--train", "a.tsv", "--output_dir", "out"], notes)[2]
@@ -152,13 +143,22 @@ def test_without_validation_data_nothing_is_evaluated(files):
     assert "No validation data" in notes[2]
 
 
-def test_a_recipe_is_complete_and_unknown_presets_are_named(files):
+def test_a_recipe_is_complete(files):
     _, _, args = parse_arguments(TRANSLATION, ["--recipe", "iwslt14_de_en", *DATA])
     assert (args.warmup_steps, args.eval_strategy, args.load_best_model_at_end) == (4000, "epoch", False)
-    with pytest.raises(ValueError, match=r"--preset huge is unknown: choose tiny, small, medium, base or none"):
-        parse_arguments(TRANSLATION, [*DATA, "--preset", "huge"])
-    with pytest.raises(ValueError, match="--preset tiny and --recipe ptb"):
-        parse_arguments(TRANSLATION, ["--recipe", "ptb", "--preset", "tiny"])
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ("--preset huge", "--preset huge is unknown: choose tiny, small, medium, base or none"),
+        ("--preset tiny --recipe ptb", "--preset tiny and --recipe ptb"),
+        ("--optim adamw_torch", "--optim adamw_torch: the preset's rates .* Give --learning_rate"),
+    ],
+)
+def test_what_does_not_go_with_a_preset_is_refused(options, message, files):
+    with pytest.raises(ValueError, match=message):
+        parse_arguments(TRANSLATION, [*DATA, *options.split()])
 
 
 def test_other_tasks_have_presets_too(files):

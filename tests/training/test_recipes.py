@@ -92,6 +92,7 @@ def test_values_are_those_of_the_paper(name):
     assert recipe["max_tokens_per_batch"] * 8 * recipe["gradient_accumulation_steps"] == 65_536 * thousands / 80
     assert (recipe["adam_beta1"], recipe["label_smoothing_factor"]) == (0.9, 0.1)
     assert recipe["adam_beta2"] == (0.98 if "gec" in name else 0.997)
+    assert "cnn" not in name or recipe["max_source_length"] == 500
     assert recipe["lr_scheduler_type"] == "inverse_sqrt" and recipe["max_grad_norm"] == 0
     assert recipe["average_last_checkpoints"] == (10 if name.endswith("big") else 5)
     # clean-corpus-n.perl -ratio 1.5 train 1 250, of fairseq's scripts for WMT.
@@ -109,8 +110,9 @@ def test_values_are_those_of_the_paper(name):
 
 @pytest.mark.parametrize("path", ALL_RECIPES, ids=lambda path: path.stem)
 def test_a_recipe_is_accepted_and_makes_a_model(path):
-    """Without its data."""
-    task = task_of(path)
+    """Without its data. It leaves the device to the machine."""
+    task, recipe = task_of(path), read_json(path)
+    assert (recipe["bf16"], recipe["tf32"]) == (True, True) and "use_cpu" not in recipe
     model_args, data_args, args = parse_arguments(task, [str(path)])
     task.check_arguments(model_args, data_args, args)
     names = {"vocab_size": "vocab_size", "decoder_vocab_size": "target_vocab_size"}
@@ -118,7 +120,7 @@ def test_a_recipe_is_accepted_and_makes_a_model(path):
     config = config_with_overrides(model_args, sizes)
     with torch.device("meta"):
         model = AUTO_CLASSES[task.name].from_config(config)
-    overrides = read_json(path)["config_overrides"]
+    overrides = recipe["config_overrides"]
     assert {name: getattr(model.config, name) for name in overrides} == overrides
     if path.stem in PARAMETERS:
         assert model.num_parameters() / 1e6 == pytest.approx(PARAMETERS[path.stem], rel=0.012)

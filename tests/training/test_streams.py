@@ -1,9 +1,8 @@
 # Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
 """Token-budget batches of streams."""
 
-import dataclasses
+import itertools
 import json
-import shutil
 import threading
 from pathlib import Path
 
@@ -45,14 +44,22 @@ def stream_of(files):
     return datasets.load_dataset("parquet", data_files=files, split="train", streaming=True)
 
 
+def of_epochs(stream, count):
+    """The batches of the first passes over a stream, which has no end."""
+    return itertools.takewhile(lambda batch: stream.known[-1]["epoch"] < count, stream)
+
+
 def numbers(batches):
     return [[pair["index"] for pair in batch] for batch in batches]
 
 
 def test_batches_of_an_epoch_fill_the_budget_and_hold_every_pair(files):
-    stream = TokenBudgetStream(stream_of(files), 60, buffer_size=100, seed=1, accumulation_steps=3, epochs=2)
-    batches = list(stream)
-    assert stream.count() == len(batches) and len(batches) % 3 == 0
+    def draw(seed):
+        stream = TokenBudgetStream(stream_of(files), 60, buffer_size=100, seed=seed, accumulation_steps=3)
+        return list(of_epochs(stream, 2))
+
+    batches = draw(seed=1)
+    assert len(batches) % 3 == 0
     found = numbers(batches)
     half = next(i for i in range(len(found)) if sum(map(len, found[:i])) == COUNT)
     for epoch in (found[:half], found[half:]):
@@ -64,8 +71,7 @@ def test_batches_of_an_epoch_fill_the_budget_and_hold_every_pair(files):
     # A buffer's pairs come together, and its batches in random order.
     assert {index for batch in found[:5] for index in batch} <= set(range(100))
     assert abs(np.corrcoef(widths[:half], range(half))[0, 1]) < 0.5
-    assert numbers(TokenBudgetStream(stream_of(files), 60, 100, 1, accumulation_steps=3, epochs=2)) == found
-    assert numbers(TokenBudgetStream(stream_of(files), 60, 100, 2, accumulation_steps=3, epochs=2)) != found
+    assert numbers(draw(seed=1)) == found != numbers(draw(seed=2))
 
 
 @pytest.mark.parametrize("shuffled", [False, True])
@@ -76,16 +82,16 @@ def test_a_stream_goes_on_exactly_from_every_batch(shuffled, files):
         stream = stream_of(files)
         if shuffled:
             stream = stream.shuffle(seed=3, buffer_size=1)  # of the files
-        return TokenBudgetStream(stream, 60, buffer_size=50, accumulation_steps=2, epochs=2)
+        return TokenBudgetStream(stream, 60, buffer_size=50, accumulation_steps=2)
 
     whole, found, states = new(), [], []
-    for number, batch in enumerate(whole):
+    for number, batch in enumerate(of_epochs(whole, 2)):
         states.append(json.loads(json.dumps(whole.state_dict(number))))
         found.append(numbers([batch])[0])
     for number in (0, 1, 7, len(found) // 2, len(found) - 2):
         again = new()
         again.load_state_dict(states[number])
-        assert numbers(again) == found[number:], number
+        assert numbers(of_epochs(again, 2)) == found[number:], number
     place, buffer = next(again._buffers())
     assert place["buffer"] >= 8 and len(buffer) <= 50
 
@@ -112,15 +118,15 @@ def test_a_stream_of_remote_files_has_the_batches_of_local_ones(files):
     for file, path in zip(files, remote):
         with fsspec.open(path, "wb") as target:
             target.write(Path(file).read_bytes())
-    options = {"max_tokens": 60, "buffer_size": 50, "seed": 1, "epochs": 2}
+    options = {"max_tokens": 60, "buffer_size": 50, "seed": 1}
     stream, states, found = TokenBudgetStream(stream_of(remote), **options), [], []
-    for number, batch in enumerate(stream):
+    for number, batch in enumerate(of_epochs(stream, 2)):
         states.append(json.loads(json.dumps(stream.state_dict(number))))
         found += numbers([batch])
-    assert found == numbers(TokenBudgetStream(stream_of(files), **options))
+    assert found == numbers(of_epochs(TokenBudgetStream(stream_of(files), **options), 2))
     again = TokenBudgetStream(stream_of(remote), **options)
     again.load_state_dict(states[9])
-    assert numbers(again) == found[9:]
+    assert numbers(of_epochs(again, 2)) == found[9:]
 
 
 def processes(count, make):
@@ -137,7 +143,7 @@ def processes(count, make):
 
         stream = make(rank)
         stream._gather = gather
-        results[rank] = numbers(stream)
+        results[rank] = numbers(of_epochs(stream, 1))
 
     threads = [threading.Thread(target=run, args=(rank,), daemon=True) for rank in range(count)]
     for thread in threads:
@@ -158,7 +164,7 @@ def test_all_processes_have_as_many_updates(count, files):
         stream = stream_of(files)
         if count == 2:
             stream = split_dataset_by_node(stream_of(parts[rank]), 0, 1)
-        return TokenBudgetStream(stream, 60, 20, num_replicas=count, rank=rank, accumulation_steps=2, epochs=1)
+        return TokenBudgetStream(stream, 60, 20, num_replicas=count, rank=rank, accumulation_steps=2)
 
     found = processes(count, make)
     assert len({len(batches) for batches in found}) == 1 and len(found[0]) % 2 == 0
@@ -183,77 +189,39 @@ def history(trainer):
     return {entry["step"]: entry["loss"] for entry in trainer.state.log_history if "loss" in entry}
 
 
-def test_a_training_on_a_stream_is_resumed_exactly(files, tmp_path, monkeypatch):
-    """Without counting its updates again, unless they are to be those of other epochs, or the checkpoint is older and
-    does not have their number."""
-    trainer = trainer_for(tmp_path, files, num_train_epochs=1, seed=5)
+def test_a_training_on_a_stream_is_resumed_exactly(files, tmp_path):
+    """Through its second epoch, too; only with the place of each process."""
+    trainer = trainer_for(tmp_path, files, max_steps=40, seed=5)
     result = trainer.train()
-    updates = trainer.state.max_steps
-    assert result.global_step == updates == trainer._stream.count() // 2 > 9
+    assert trainer._stream.known[-1]["epoch"] == 1
     assert "train_samples_per_second" not in result.metrics or not result.metrics["train_samples_per_second"]
-    counts, count = [], TokenBudgetStream.count
-    monkeypatch.setattr(TokenBudgetStream, "count", lambda stream: counts.append(count(stream)) or counts[-1])
-    resumed = trainer_for(tmp_path, files, num_train_epochs=1, seed=5)
-    resumed.train(resume_from_checkpoint=str(tmp_path / "checkpoint-6"))
-    assert history(resumed) == history(trainer) and len(history(trainer)) == updates and not counts
-    assert not [name for name in resumed.state.log_history[-1] if "samples" in name]
+    for number in (6, 33):
+        resumed = trainer_for(tmp_path, files, max_steps=40, seed=5)
+        resumed.train(resume_from_checkpoint=str(tmp_path / f"checkpoint-{number}"))
+        assert history(resumed) == history(trainer) and len(history(trainer)) == 40
+        assert not [name for name in resumed.state.log_history[-1] if "samples" in name]
     file = tmp_path / "checkpoint-6" / "progress.json"
     state = json.loads(file.read_text())
     (own,) = state["by_process"]
-    assert own["counted"] == {"epochs": 1, "batches": updates * 2}
-    shutil.copytree(tmp_path / "checkpoint-6", tmp_path / "twice" / "checkpoint-6")
-    twice = trainer_for(tmp_path / "twice", files, num_train_epochs=2, seed=5)
-    twice.train(resume_from_checkpoint=str(tmp_path / "twice" / "checkpoint-6"))
-    assert twice.state.max_steps == counts[0] // 2 > updates and len(counts) == 1
-    file.write_text(json.dumps(state | {"by_process": [own | {"counted": None}]}))
-    note_checksums(file.parent)
-    resumed = trainer_for(tmp_path, files, num_train_epochs=1, seed=5)
-    resumed.train(resume_from_checkpoint=str(tmp_path / "checkpoint-6"))
-    assert history(resumed) == history(trainer) and counts[1:] == [updates * 2]
-    longer = trainer_for(tmp_path / "longer", files, max_steps=updates + 4, save_strategy="no", seed=5)
-    longer.train()
-    assert longer.state.global_step == updates + 4
-    # The place of a process that is not there.
     for by_process in ([own, own], [{"loss_since_last_log": 0.0}]):
         file.write_text(json.dumps(state | {"by_process": by_process}))
         note_checksums(file.parent)
         with pytest.raises(ValueError, match="holds no position in the stream for 1 processes"):
-            trainer_for(tmp_path, files, num_train_epochs=1).train(str(tmp_path / "checkpoint-6"))
+            trainer_for(tmp_path, files, max_steps=40).train(str(tmp_path / "checkpoint-6"))
 
 
 def test_what_a_stream_cannot_do_is_said(files, tmp_path):
-    with pytest.raises(ValueError, match="--dataloader_num_workers 2 cannot be used with a stream"):
-        trainer_for(tmp_path, files, max_steps=2, dataloader_num_workers=2)
-    with pytest.raises(ValueError, match="max_steps"):  # by Trainer: no budget, so that no updates can be counted
-        trainer_for(tmp_path, files, num_train_epochs=3, max_tokens_per_batch=None)
+    for name, value in (("dataloader_num_workers", 2), ("subword_dropout", 0.1)):
+        with pytest.raises(ValueError, match=f"--{name} {value} cannot be used with a stream"):
+            trainer_for(tmp_path, files, max_steps=2, **{name: value})
+    with pytest.raises(ValueError, match="max_steps"):  # by Trainer
+        trainer_for(tmp_path, files, num_train_epochs=3)
     with pytest.raises(ValueError, match="--stream_buffer_size 0"):
         trainer_for(tmp_path, files, max_steps=2, stream_buffer_size=0)
     with pytest.raises(ValueError, match="more than a batch may hold"):
         next(iter(TokenBudgetStream(stream_of(files), 5)))
-    with pytest.raises(ValueError, match="endless stream"):
-        TokenBudgetStream(stream_of(files), 60).count()
-    empty = TokenBudgetStream(stream_of(files[:1]).filter(lambda pair: False), 60, num_replicas=2)
-    empty._gather = lambda value: [value, False]
-    with pytest.raises(ValueError, match="A process got no pair from the stream"):
-        next(iter(empty))
-
-
-def test_each_trainer_counts_the_updates_of_its_own_stream(files, tmp_path):
-    """With the arguments of another one; half an epoch has half of the updates."""
-    trainer = trainer_for(tmp_path, files[:1], num_train_epochs=1, save_strategy="no")
-    trainer.train()
-    counts = [trainer.state.max_steps]
-    for epochs in (1, 0.5):
-        arguments = dataclasses.replace(trainer.args, num_train_epochs=epochs, max_steps=-1)
-        for _ in range(2):
-            other = TokenSeq2SeqTrainer(
-                model=trainer.model,
-                args=arguments,
-                data_collator=trainer.data_collator,
-                train_dataset=stream_of(files),
-            )
-            other.train()
-            assert arguments.max_steps == -1
-        counts.append(other.state.max_steps)
-    short, whole, half = counts
-    assert short < whole == other._stream.count() // 2 and half == -(-whole // 2)
+    for others in ([], [False]):
+        empty = TokenBudgetStream(stream_of(files[:1]).filter(lambda pair: False), 60, num_replicas=1 + len(others))
+        empty._gather = lambda value, others=others: [value, *others]
+        with pytest.raises(ValueError, match="A process got no pair from the stream"):
+            next(iter(empty))

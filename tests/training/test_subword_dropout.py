@@ -7,13 +7,13 @@ from collections import Counter
 import datasets
 import pytest
 import torch
-from transformers import BertTokenizerFast, DataCollatorForSeq2Seq
+from transformers import BertTokenizerFast
 
 from modeling_ode_transformer import OdeTransformerTokenizer
 from modeling_ode_transformer.training.subword_dropout import RecutPairs, SubwordDropout
-from modeling_ode_transformer.training.trainer import TokenSeq2SeqTrainer, TokenSeq2SeqTrainingArguments
+from modeling_ode_transformer.training.trainer import TokenSeq2SeqTrainingArguments
 
-from .test_trainer import loss_history, new_model
+from .test_trainer import loss_history, new_model, trainer_for
 
 
 TEXTS = ["lower lowest newer newest wider", "the newer the lower", "low and new and wide", "we were where we were"]
@@ -108,16 +108,14 @@ def test_a_resumed_training_draws_the_same_pieces(workers, tmp_path):
     pieces = tokenizer("bpe")
 
     def trainer(name):
-        arguments = TokenSeq2SeqTrainingArguments(
-            str(tmp_path / name),
-            **{"use_cpu": True, "max_steps": 8, "save_steps": 1, "logging_steps": 1, "report_to": "none"},
+        return trainer_for(
+            tmp_path / name,
+            new_model(vocab_size=len(pieces)),
+            pairs(pieces),
+            pieces,
+            **{"max_steps": 8, "save_strategy": "steps", "save_steps": 1, "logging_steps": 1},
             **{"max_tokens_per_batch": 300, "subword_dropout": 0.3, "dataloader_num_workers": workers},
             dataloader_persistent_workers=bool(workers),
-        )
-        data, collator = pairs(pieces), DataCollatorForSeq2Seq(pieces)
-        model = new_model(vocab_size=len(pieces))
-        return TokenSeq2SeqTrainer(
-            model=model, args=arguments, train_dataset=data, data_collator=collator, processing_class=pieces
         )
 
     whole = trainer("whole")
@@ -129,19 +127,6 @@ def test_a_resumed_training_draws_the_same_pieces(workers, tmp_path):
         assert torch.equal(tensor, whole.model.state_dict()[name]), name
 
 
-@pytest.mark.parametrize(
-    "values, message", [({}, "needs --max_tokens_per_batch"), ({"subword_dropout": 1.0}, "must be less than 1")]
-)
-def test_what_cannot_be_cut_anew_is_refused(values, message, tmp_path):
-    with pytest.raises(ValueError, match=message):
-        TokenSeq2SeqTrainingArguments(str(tmp_path), **{"subword_dropout": 0.1} | values)
-
-
-def test_data_that_cannot_be_cut_anew_are_refused(tmp_path):
-    pieces = tokenizer("bpe")
-    arguments = TokenSeq2SeqTrainingArguments(
-        str(tmp_path), use_cpu=True, max_steps=1, max_tokens_per_batch=300, subword_dropout=0.1
-    )
-    values = {"args": arguments, "processing_class": pieces, "data_collator": DataCollatorForSeq2Seq(pieces)}
-    with pytest.raises(ValueError, match="cannot be used with a stream"):
-        TokenSeq2SeqTrainer(new_model(), train_dataset=pairs(pieces).to_iterable_dataset(), **values)
+def test_batches_that_are_not_of_a_budget_are_not_cut_anew(tmp_path):
+    with pytest.raises(ValueError, match=r"--subword_dropout 0\.1 needs --max_tokens_per_batch"):
+        TokenSeq2SeqTrainingArguments(str(tmp_path), subword_dropout=0.1)

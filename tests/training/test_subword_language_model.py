@@ -246,22 +246,6 @@ def test_the_task_for_lm_evaluation_harness_names_its_data():
     assert all(texts) and not any("\n" in text for text in texts)
 
 
-@pytest.mark.parametrize(
-    ("values", "message"),
-    [
-        ({"tokenizer_model_type": "bpe"}, r"Vocabulary size too high \(8000\)\. Please set it"),
-        (
-            {"model_name_or_path": "somewhere", "config_overrides": None, "wrap": "solver=rk2"},
-            r"--wrap solver=rk2 is for new models: leave it out \(drop a recipe's with --wrap ''\)",
-        ),
-        ({"wrap": "solvr=rk2", "config_name": "llama", "config_overrides": None}, "--wrap solvr=rk2: .*solvr"),
-    ],
-)
-def test_errors_name_the_value_and_the_fix(values, message, corpus, tmp_path):
-    with pytest.raises(ValueError, match=message):
-        run_language_modeling.main(arguments(corpus, tmp_path / "out", **values))
-
-
 def test_a_tokenizer_without_an_end_mark_is_refused(corpus, tmp_path):
     tokenizer = byte_level_tokenizer()
     tokenizer.eos_token = None

@@ -1,7 +1,6 @@
 # Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
 """Summarization: sentences through tokenization, scores of what is written, the search, and what is refused."""
 
-import gzip
 import json
 
 import datasets
@@ -13,10 +12,9 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, pipeline
 from modeling_ode_transformer.metrics.rouge import rouge
 from modeling_ode_transformer.text_files import read_lines
 from modeling_ode_transformer.training.recipe_files import RECIPES
-from modeling_ode_transformer.training.run import parse_arguments
 from modeling_ode_transformer.training.tasks import seq2seq_texts, summarization
 
-from .runs import SMALL, flags, training_pairs
+from .runs import SMALL, flags
 from .sentences import write_articles
 
 
@@ -111,19 +109,6 @@ def test_search_is_that_of_the_recipe(run, data):
         assert len(set(trigrams)) == len(trigrams)
 
 
-def test_articles_are_cut_after_500_tokens(run, caplog):
-    tokenizer = AutoTokenizer.from_pretrained(run[0])
-    argv = [RECIPE, "--use_cpu", "--bf16", "False"]
-    _, args, _ = parse_arguments(summarization.SUMMARIZATION, argv)
-    pairs = [("It cost 7 million dollars . " * 100, "It cost 7 ."), ("It began in 1999 .", "It began .")]
-    encoded = seq2seq_texts.encode_split(pairs, "validation", tokenizer, tokenizer, args)
-    whole = tokenizer(pairs[0][0])["input_ids"]
-    assert len(whole) > 500
-    assert encoded["input_ids"][0] == [*whole[:499], tokenizer.eos_token_id]
-    assert encoded["input_ids"][1] == tokenizer(pairs[1][0])["input_ids"]
-    assert "1 of 2 sources were cut to 500 tokens (--max_source_length)" in caplog.text
-
-
 def test_formats_read_alike(tmp_path, monkeypatch):
     """Line ends become spaces; other characters that Python takes for line ends stay."""
     records = [
@@ -133,10 +118,8 @@ def test_formats_read_alike(tmp_path, monkeypatch):
     expected = [("One . Two  three . Four\u2028five .", "One . Four ."), ("Six .", "Six ! Seven .")]
     text = "".join(f"{json.dumps(record, ensure_ascii=False)}\n" for record in records)
     (tmp_path / "test.jsonl").write_text(text, encoding="utf-8")
-    (tmp_path / "test.jsonl.gz").write_bytes(gzip.compress(text.encode()))
-    for name in ("test.jsonl", "test.jsonl.gz"):
-        args = summarization.DataArguments(test_file=str(tmp_path / name))
-        assert summarization.read_split(args, "test") == expected
+    args = summarization.DataArguments(test_file=str(tmp_path / "test.jsonl"))
+    assert summarization.read_split(args, "test") == expected
 
     renamed = text.replace('"article"', '"document"').replace('"highlights"', '"summary"')
     (tmp_path / "renamed.jsonl").write_text(renamed, encoding="utf-8")
@@ -152,22 +135,12 @@ def test_formats_read_alike(tmp_path, monkeypatch):
     assert summarization.read_split(args, "test") == expected
 
 
-@pytest.mark.parametrize(
-    "lines, values, message",
-    [
-        (['{"article": "a", "highlights": "b"}', "{"], {}, r"bad\.jsonl, line 2, is not JSON"),
-        (
-            ['{"article": "a", "summary": "b"}'],
-            {},
-            r"line 1: no text under article and highlights \(--article_column and --summary_column\); its keys are "
-            "article, summary",
-        ),
-        ([], {}, r"bad\.jsonl holds no pair .*0 lines read"),
-        (['{"article": "a", "highlights": "b"}'], {"train_file": None}, "No train data: give --train_file or"),
-    ],
-)
-def test_bad_files_are_named_with_their_line(lines, values, message, tmp_path):
-    (tmp_path / "bad.jsonl").write_text("".join(f"{line}\n" for line in lines))
-    args = summarization.DataArguments(**{"train_file": str(tmp_path / "bad.jsonl")} | values)
-    with pytest.raises(ValueError, match=message):
-        training_pairs(summarization.read_split(args, "train"))
+def test_files_without_articles_are_named_with_their_line(tmp_path):
+    with pytest.raises(ValueError, match="No train data: give --train_file or"):
+        summarization.read_split(summarization.DataArguments(), "train")
+    (tmp_path / "bad.jsonl").write_text('{"article": "a", "summary": "b"}\n')
+    message = (
+        r"bad\.jsonl, line 1: no text under article and highlights \(--article_column and --summary_column\); its "
+    )
+    with pytest.raises(ValueError, match=message + "keys are article, summary"):
+        list(summarization.read_split(summarization.DataArguments(train_file=str(tmp_path / "bad.jsonl")), "train"))

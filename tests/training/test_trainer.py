@@ -1,8 +1,10 @@
 # Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
 """The trainer: checkpoints, losses, evaluations, values that are not finite."""
 
+import itertools
 import json
 import os
+import re
 import shutil
 import signal
 from functools import partial
@@ -20,7 +22,6 @@ from transformers import (
     M2M100ForConditionalGeneration,
     Seq2SeqTrainer,
     Seq2SeqTrainingArguments,
-    TrainingArguments,
 )
 from transformers.generation import configuration_utils
 from transformers.utils import logging
@@ -60,12 +61,17 @@ class Tokenizer:
         pass
 
 
-def trainer_for(tmp_path, model, **values):
+def trainer_for(tmp_path, model, data=None, processing_class=None, **values):
     defaults = {"max_steps": 3, "per_device_train_batch_size": 2, "save_strategy": "no", "report_to": "none"}
     arguments = TokenSeq2SeqTrainingArguments(str(tmp_path), use_cpu=True, **(defaults | values))
-    collator = DataCollatorForSeq2Seq(Tokenizer())
-    data = {"train_dataset": pairs(6), "eval_dataset": pairs(4)}
-    return TokenSeq2SeqTrainer(model=model, args=arguments, data_collator=collator, **data)
+    return TokenSeq2SeqTrainer(
+        model=model,
+        args=arguments,
+        data_collator=DataCollatorForSeq2Seq(processing_class or Tokenizer()),
+        train_dataset=pairs(6) if data is None else data,
+        eval_dataset=pairs(4),
+        processing_class=processing_class,
+    )
 
 
 def new_model(**config):
@@ -152,24 +158,13 @@ def test_a_training_that_is_asked_to_stop_saves_its_update_and_goes_on_as_uninte
         assert torch.equal(tensor, whole.model.state_dict()[name]), name
 
 
-def test_early_stopping_has_the_values_that_are_asked_for_now(tmp_path):
-    values = {"save_strategy": "steps", "save_steps": 1, "eval_strategy": "steps", "eval_steps": 1}
-    values |= {"metric_for_best_model": "loss"}
-    trainer = trainer_for(tmp_path, new_model(), **values, max_steps=1)
-    trainer.add_callback(EarlyStoppingCallback(5, 0.5))
-    trainer.train()
-    resumed = trainer_for(tmp_path, new_model(), **values, max_steps=2)
-    resumed.add_callback(EarlyStoppingCallback(7, 0.25))
-    resumed.train(resume_from_checkpoint=True)
-    (callback,) = (each for each in resumed.callback_handler.callbacks if isinstance(each, EarlyStoppingCallback))
-    assert (callback.early_stopping_patience, callback.early_stopping_threshold) == (7, 0.25)
-
-
 def test_train_itself_leaves_out_half_written_checkpoints(tmp_path):
     values = {"max_steps": 4, "logging_steps": 1, "save_strategy": "steps", "save_steps": 1}
     whole = trainer_for(tmp_path, new_model(), **values)
     with pytest.raises(ValueError, match=r"no complete checkpoint in .* to resume from"):
         whole.train(resume_from_checkpoint=True)
+    with pytest.raises(FileNotFoundError, match=r"The checkpoint .*typo does not exist: give"):
+        whole.train(resume_from_checkpoint=str(tmp_path / "typo"))
     whole.train()
     (tmp_path / "checkpoint-4" / "trainer_state.json").unlink()
     cut(tmp_path / "checkpoint-3" / "optimizer.pt")
@@ -330,9 +325,30 @@ def test_greedy_searches_have_no_options_of_beams(monkeypatch, tmp_path):
     model.generate(torch.tensor([[4, 5, 2]]), generation_config=search, max_length=4)
 
 
-def test_evaluations_in_half_precision_are_refused(tmp_path):
-    with pytest.raises(ValueError, match=r"--bf16_full_eval casts the model for good, .* leave it out"):
-        trainer_for(tmp_path, new_model(), bf16_full_eval=True)
+@pytest.mark.parametrize(
+    "values, error, message",
+    [
+        (
+            {"args": {"bf16_full_eval": True}},
+            ValueError,
+            r"--bf16_full_eval casts the model for good, .* leave it out",
+        ),
+        ({"args": {"max_tokens_per_batch": 9}, "train_dataset": iter([])}, ValueError, "=9 needs a training dataset"),
+        ({"compute_metrics": len}, ValueError, "compute_metrics needs generated tokens: give predict_with_generate"),
+        ({"compute_loss_func": len}, ValueError, r"computes the loss, .*leave out compute_loss_func"),
+        ({"args": Seq2SeqTrainingArguments}, TypeError, "needs TokenSeq2SeqTrainingArguments as args, not Seq2SeqTr"),
+        ({"args": None}, TypeError, "needs TokenSeq2SeqTrainingArguments as args, not None"),
+    ],
+    ids=str,
+)
+def test_what_a_trainer_cannot_take_is_refused(values, error, message, tmp_path):
+    given = values.get("args", {})
+    if isinstance(given, dict):
+        given = TokenSeq2SeqTrainingArguments(str(tmp_path), use_cpu=True, report_to="none", max_steps=1, **given)
+    elif given is not None:
+        given = given(str(tmp_path), use_cpu=True, report_to="none")
+    with pytest.raises(error, match=message):
+        TokenSeq2SeqTrainer(**{"model": new_model(), "train_dataset": pairs(2)} | values | {"args": given})
 
 
 @pytest.mark.parametrize("loads_best", [True, False])
@@ -434,59 +450,6 @@ def test_options_of_a_prediction_change_its_search(tmp_path, monkeypatch):
     assert asked[::2] == asked[1::2] == [(4, 7), (2, 7), (4, 5)]
 
 
-def test_metrics_of_outputs_need_outputs(tmp_path):
-    with pytest.raises(ValueError, match="compute_metrics needs generated tokens: give predict_with_generate=True"):
-        TokenSeq2SeqTrainer(
-            model=new_model(),
-            args=TokenSeq2SeqTrainingArguments(str(tmp_path), use_cpu=True, report_to="none"),
-            compute_metrics=lambda evaluation: {},
-        )
-
-
-def test_arguments_and_losses_of_another_trainer_are_refused(tmp_path):
-    values = {"output_dir": str(tmp_path), "use_cpu": True, "report_to": "none"}
-    for given in (Seq2SeqTrainingArguments(**values), TrainingArguments(**values), None):
-        kind = type(given).__name__
-        with pytest.raises(TypeError, match=f"needs TokenSeq2SeqTrainingArguments as args, not {kind}"):
-            TokenSeq2SeqTrainer(model=new_model(), args=given, train_dataset=pairs(2))
-    with pytest.raises(ValueError, match=r"computes the loss, .*leave out compute_loss_func"):
-        TokenSeq2SeqTrainer(
-            model=new_model(), args=TokenSeq2SeqTrainingArguments(**values), compute_loss_func=lambda *args: 0
-        )
-
-
-def test_a_checkpoint_that_is_not_there_is_named(tmp_path):
-    with pytest.raises(FileNotFoundError, match=r"The checkpoint .*typo does not exist: give"):
-        trainer_for(tmp_path, new_model()).train(resume_from_checkpoint=str(tmp_path / "typo"))
-
-
-def test_token_budgets_need_a_length(tmp_path):
-    arguments = TokenSeq2SeqTrainingArguments(str(tmp_path), use_cpu=True, max_steps=1, max_tokens_per_batch=9)
-
-    class Endless(torch.utils.data.IterableDataset):
-        def __iter__(self):
-            return iter(pairs(2))
-
-    stream = Endless()
-    with pytest.raises(ValueError, match="max_tokens_per_batch=9 needs a training dataset with a length or a"):
-        TokenSeq2SeqTrainer(model=new_model(), args=arguments, train_dataset=stream)
-
-
-@pytest.mark.parametrize("shared", [False, True])
-def test_noise_on_embeddings_reaches_the_encoder(shared, tmp_path):
-    """NEFTune, which hooks what `get_input_embeddings` gives; the decoder's inputs stay as they are."""
-    inputs = {"encoder": [], "decoder": []}
-    for alpha in (None, 50.0):
-        model = new_model(share_encoder_decoder_embeddings=shared, dropout=0.0)
-        for name, states in inputs.items():
-            getattr(model.model, name).layers[0].register_forward_pre_hook(
-                lambda module, args, states=states: states.append(args[0].detach())
-            )
-        trainer_for(tmp_path, model, max_steps=1, neftune_noise_alpha=alpha).train()
-    (plain, noisy), (before, after) = inputs.values()
-    assert (plain - noisy).abs().max() > 1 and torch.equal(before, after)
-
-
 @pytest.mark.parametrize(
     "values", [{"max_tokens_per_batch": 10}, {"train_sampling_strategy": "group_by_length"}], ids=str
 )
@@ -518,24 +481,16 @@ def test_grouping_by_length_counts_tokens_where_no_column_has_the_lengths(tmp_pa
 
 def test_a_token_that_pads_must_be_one_of_the_model(tmp_path):
     """Trainer puts the tokenizer's into the configuration, which could be saved, but not be opened."""
-    trainer = trainer_for(tmp_path, new_model())
-    trainer.processing_class = SimpleNamespace(pad_token_id=61)
-    with pytest.raises(ValueError, match=r"pads with the token 61, but the model has vocab_size=61"):
-        trainer.train()
     trainer = trainer_for(tmp_path, new_model(decoder_vocab_size=50, share_encoder_decoder_embeddings=False))
-    trainer.processing_class = SimpleNamespace(pad_token_id=55)
-    with pytest.raises(ValueError, match=r"pads with the token 55, but the model has decoder_vocab_size=50"):
-        trainer.train()
-
-
-def test_a_gradient_norm_that_is_not_computed_does_not_stop_the_run(tmp_path, monkeypatch):
-    trainer = trainer_for(tmp_path, new_model(), max_grad_norm=0)
-    monkeypatch.setattr(trainer.accelerator, "clip_grad_norm_", lambda *args: None)
-    assert trainer.train().global_step == 3
+    for token, size in ((61, "vocab_size=61"), (55, "decoder_vocab_size=50")):
+        trainer.processing_class = SimpleNamespace(pad_token_id=token)
+        with pytest.raises(ValueError, match=f"pads with the token {token}, but the model has {size}"):
+            trainer.train()
 
 
 @pytest.mark.parametrize("scale, stops", [(1.0, False), (1e-5, True)])
-def test_gradients_that_overflow_stop_the_run_only_at_a_very_small_loss_scale(scale, stops, tmp_path):
+def test_gradients_that_overflow_stop_the_run_only_at_a_very_small_loss_scale(scale, stops, tmp_path, monkeypatch):
+    """Nor does a norm stop it that is not computed, as by DeepSpeed."""
     model = new_model()
     model.model.encoder.layers[0].fc2.bias.register_hook(lambda gradient: gradient * torch.inf)
     trainer = trainer_for(tmp_path, model)
@@ -544,94 +499,71 @@ def test_gradients_that_overflow_stop_the_run_only_at_a_very_small_loss_scale(sc
     if stops:
         with pytest.raises(FloatingPointError, match="The gradient norm of update 1 is "):
             trainer.train()
-    else:
-        assert trainer.train().global_step == 3
-        assert trainer.accelerator.scaler.get_scale() == scale / 2**3
+        monkeypatch.setattr(trainer.accelerator, "clip_grad_norm_", lambda *args: None)
+    assert trainer.train().global_step == 3
+    assert trainer.accelerator.scaler.get_scale() == pytest.approx(scale / 2**3, rel=1e-6)
     assert torch.equal(model.lm_head.weight, before)
 
 
-def test_a_loss_that_is_not_finite_names_update_examples_and_parameter(tmp_path):
-    """A weight becomes NaN after the first update."""
-    model = OdeTransformerForConditionalGeneration(tiny_config())
-    trainer = trainer_for(tmp_path, model, gradient_accumulation_steps=1)
-    steps = []
+@pytest.mark.parametrize("what", ["loss", "gradient norm"])
+def test_what_is_not_finite_names_update_examples_and_parameter(what, tmp_path):
+    """A weight becomes NaN in the second update; or, of a finite loss, the gradient of a parameter does in the second
+    of two accumulated batches."""
+    model, calls = new_model(), []
 
     def spoil(*args):
-        steps.append(len(steps))
-        if len(steps) == 2:
+        calls.append(args)
+        if len(calls) == 2:
             with torch.no_grad():
                 model.model.decoder.layers[0].fc1.weight[0, 0] = float("nan")
-
-    model.register_forward_pre_hook(spoil)
-    with pytest.raises(FloatingPointError) as error:
-        trainer.train()
-    message = str(error.value)
-    assert message.startswith("The loss of update 2 is nan. Examples of the update (column 'index' of the training")
-    shown = json.loads(message.split("data): ")[1].split("]")[0] + "]")
-    assert len(shown) == 2 and set(shown) <= set(range(100, 106))
-    assert "weights of 1 of" in message and "(model.decoder.layers.0.fc1.weight" in message
-
-
-def test_a_gradient_that_is_not_finite_names_update_examples_and_parameter(tmp_path):
-    """The loss stays finite; the gradient of one parameter does not, in the second of two accumulated batches."""
-    model = OdeTransformerForConditionalGeneration(tiny_config())
-    trainer = trainer_for(tmp_path, model, gradient_accumulation_steps=2)
-    calls = []
 
     def overflow(gradient):
         calls.append(gradient)
         return gradient * float("inf") if len(calls) == 2 else gradient
 
-    model.model.encoder.layers[1].fc2.bias.register_hook(overflow)
+    if what == "loss":
+        model.register_forward_pre_hook(spoil)
+        update, examples, parameter = 2, 2, "weights of 1 of .* (model.decoder.layers.0.fc1.weight"
+    else:
+        model.model.encoder.layers[1].fc2.bias.register_hook(overflow)
+        update, examples, parameter = 1, 4, "gradients of 1 of .* (model.encoder.layers.1.fc2.bias"
     with pytest.raises(FloatingPointError) as error:
-        trainer.train()
+        trainer_for(tmp_path, model, gradient_accumulation_steps=examples // 2).train()
     message = str(error.value)
-    assert message.startswith("The gradient norm of update 1 is ")
-    assert len(json.loads(message.split("data): ")[1].split("]")[0] + "]")) == 4
-    assert "gradients of 1 of" in message and "(model.encoder.layers.1.fc2.bias" in message
-    assert "weights of" not in message
-
-
-def losses_of_24_layers_of_rk4(dtype: torch.dtype) -> list[float]:
-    """Those of two updates under autocast; no gradient overflows."""
-    config = tiny_config(
-        encoder_solver="rk4",
-        coefficients="fixed",
-        encoder_layers=24,
-        d_model=512,
-        encoder_attention_heads=8,
-        encoder_ffn_dim=256,
-        dropout=0.0,
-        attention_dropout=0.0,
-        activation_dropout=0.0,
+    assert message.startswith(f"The {what} of update {update} is ")
+    shown = json.loads(
+        message.split("Examples of the update (column 'index' of the training data): ")[1].split("]")[0] + "]"
     )
-    batch = DataCollatorForSeq2Seq(Tokenizer())(pairs(4))
-    batch = {name: batch[name] for name in ("input_ids", "labels")}
-    torch.manual_seed(0)
-    model = OdeTransformerForConditionalGeneration(config)
-    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3, betas=(0.9, 0.997))
-    scaler = torch.amp.GradScaler("cpu", enabled=dtype is torch.float16)
-    losses = []
-    for _ in range(2):
-        optimizer.zero_grad()
-        with torch.autocast("cpu", dtype=dtype, enabled=dtype is not torch.float32):
-            loss = model(**batch).loss
-        scaler.scale(loss).backward()
-        scaler.unscale_(optimizer)
-        norm = torch.nn.utils.get_total_norm([p.grad for p in model.parameters() if p.grad is not None])
-        assert norm.isfinite(), dtype
-        scaler.step(optimizer)
-        scaler.update()
-        losses.append(loss.item())
-    assert scaler.get_scale() in (1.0, 2.0**16)
-    return losses
+    assert len(shown) == examples and set(shown) <= set(range(100, 106))
+    assert re.search(parameter.replace("(", r"\("), message)
+    assert (" weights of" in message) == (what == "loss")
 
 
 def test_half_precision_trains_24_layers_of_rk4():
     """No overflow in forward or backward, in float16 at the paper's width; the losses follow those of float32."""
-    expected = losses_of_24_layers_of_rk4(torch.float32)
-    assert expected[1] < expected[0]
-    assert losses_of_24_layers_of_rk4(torch.float16) == pytest.approx(expected, rel=0.05)
+    sizes = {"encoder_layers": 24, "d_model": 512, "encoder_attention_heads": 8, "encoder_ffn_dim": 256}
+    fields = dict.fromkeys(("dropout", "attention_dropout", "activation_dropout"), 0.0) | sizes
+    batch = DataCollatorForSeq2Seq(Tokenizer())(pairs(4))
+    del batch["index"]
+    losses = {}
+    for dtype in (torch.float32, torch.float16):
+        model = new_model(encoder_solver="rk4", coefficients="fixed", **fields)
+        optimizer = torch.optim.Adam(model.parameters(), lr=1e-3, betas=(0.9, 0.997))
+        scaler = torch.amp.GradScaler("cpu", enabled=dtype is torch.float16)
+        for _ in range(2):
+            optimizer.zero_grad()
+            with torch.autocast("cpu", dtype=dtype, enabled=dtype is torch.float16):
+                loss = model(**batch).loss
+            scaler.scale(loss).backward()
+            scaler.unscale_(optimizer)
+            norm = torch.nn.utils.get_total_norm([p.grad for p in model.parameters() if p.grad is not None])
+            assert norm.isfinite(), dtype
+            scaler.step(optimizer)
+            scaler.update()
+            losses.setdefault(dtype, []).append(loss.item())
+        assert scaler.get_scale() in (1.0, 2.0**16)
+    assert losses[torch.float32][1] < losses[torch.float32][0]
+    assert losses[torch.float16] == pytest.approx(losses[torch.float32], rel=0.05)
 
 
 def test_any_model_and_dataset_without_length_columns(tmp_path):
@@ -643,75 +575,58 @@ def test_any_model_and_dataset_without_length_columns(tmp_path):
     assert all(len(batch["input_ids"]) == 2 for batch in trainer.get_train_dataloader())
 
 
-def test_the_schedule_is_the_inverse_square_root_of_the_paper(tmp_path):
-    """Linear to the peak, then peak * sqrt(warm-up / update), as fairseq's with the default settings."""
-    values = {"lr_scheduler_type": "inverse_sqrt", "warmup_steps": 4, "learning_rate": 0.002, "max_steps": 12}
-    values |= {"adam_beta1": 0.9, "adam_beta2": 0.997, "logging_steps": 1}
-    trainer = trainer_for(tmp_path, OdeTransformerForConditionalGeneration(tiny_config()), **values)
-    trainer.train()
-    assert trainer.optimizer.param_groups[0]["betas"] == (0.9, 0.997)
-    rates = [entry["learning_rate"] for entry in trainer.state.log_history if "learning_rate" in entry]
-    # The rate of update n is that of n - 1 finished updates.
-    expected = [0.002 * min(n / 4, (4 / max(n, 1)) ** 0.5) for n in range(12)]
-    assert rates == pytest.approx(expected)
-
-
-def test_a_stable_rate_falls_in_the_last_fifth_without_further_numbers(tmp_path):
-    values = {"lr_scheduler_type": "warmup_stable_decay", "warmup_steps": 2, "learning_rate": 1.0, "logging_steps": 1}
+@pytest.mark.parametrize(
+    "schedule, warmup, expected",
+    [
+        ("inverse_sqrt", 4, [0, 1 / 4, 2 / 4, 3 / 4, *((4 / n) ** 0.5 for n in range(4, 10))]),
+        ("warmup_stable_decay", 2, [0, 1 / 2, *[1] * 7, 1 / 2]),
+    ],
+)
+def test_schedules_are_the_papers_and_one_that_falls_in_the_last_fifth(schedule, warmup, expected, tmp_path):
+    """Linear to the peak, then peak * sqrt(warm-up / update), as fairseq's with the default settings; or stable
+    without further numbers. The rate of update n is that of n - 1 finished updates."""
+    values = {"lr_scheduler_type": schedule, "warmup_steps": warmup, "learning_rate": 0.002, "logging_steps": 1}
     trainer = trainer_for(tmp_path, new_model(), max_steps=10, **values)
     trainer.train()
     rates = [entry["learning_rate"] for entry in loss_history(trainer)]
-    assert rates[:9] == pytest.approx([0, 0.5, *[1] * 7]) and rates[9] == pytest.approx(0.5)
+    assert rates == pytest.approx([0.002 * rate for rate in expected])
 
 
-@pytest.mark.parametrize("sharing", ["stack", "layer"])
-def test_coefficients_in_the_metrics_are_those_of_each_layer(sharing, tmp_path):
-    """Gates without weights are the sigmoid of their bias, learned weights are as they are; nothing of fixed ones."""
-    biases = [0.5, -1.0] if sharing == "layer" else [0.5, 0.5]
-    for kind in ("gate", "learned", "fixed"):
-        config = {"encoder_solver": "rk2", "coefficients": kind, "coefficient_sharing": sharing}
-        model = new_model(**config, encoder_layers=2)
-        modules = [each for each in model.modules() if isinstance(each, StageCoefficients)]
-        for module, bias in zip(modules, biases):
-            for name, parameter in module.named_parameters():
-                values = {"gate.weight": 0.0, "gate.bias": bias, "weight": torch.tensor([bias, 2.0])}
-                parameter.data.copy_(torch.as_tensor(values[name]).expand_as(parameter))
-        firsts = torch.tensor(biases).sigmoid().tolist() if kind == "gate" else biases
-        seconds = [1 - first for first in firsts] if kind == "gate" else [2.0, 2.0]
-        expected = {
-            f"eval_coefficient_encoder_{layer}_stage_{stage}": value
-            for stage, values in enumerate((firsts, seconds), start=1)
-            for layer, value in enumerate(values)
+@pytest.mark.parametrize(
+    "kind, sharing, generates",
+    [("gate", "stack", True), ("gate", "layer", False), ("learned", "layer", True), ("fixed", "stack", False)],
+)
+def test_mean_coefficients_are_over_tokens_and_not_over_what_is_generated(kind, sharing, generates, tmp_path):
+    """Of each layer, if asked for: in batches of three and one pair those of all four in one forward pass; nothing of
+    fixed ones."""
+    solvers = {"encoder_solver": "rk2", "decoder_solver": "rk2", "coefficients": kind, "coefficient_sharing": sharing}
+    model, expected = randomize(new_model(**solvers, encoder_layers=2, decoder_layers=2)), {}
+
+    def record(stack, layers, module, args, weights):
+        layer = next(layers)
+        means = {
+            f"eval_coefficient_{stack}_{layer}_stage_{i}": float(each.mean()) for i, each in enumerate(weights, 1)
         }
-        trainer = trainer_for(tmp_path, model, log_coefficients=True)
+        expected.update(means)
+
+    hooks = []
+    for stack in ("encoder", "decoder"):
+        modules = [each for each in getattr(model.model, stack).modules() if isinstance(each, StageCoefficients)]
+        modules, layers = [each for each in modules if list(each.parameters())], itertools.count()
+        hooks += [each.register_forward_hook(partial(record, stack, layers)) for each in modules]
+    with torch.no_grad():
+        model(**{name: torch.tensor([pair[name] for pair in pairs(4)]) for name in ("input_ids", "labels")})
+    for hook in hooks:
+        hook.remove()
+    assert len(set(expected.values())) == (0 if kind == "fixed" else 8)
+    values = {"predict_with_generate": generates, "generation_max_length": 9, "per_device_eval_batch_size": 3}
+    for asks in (True, False):
+        trainer = trainer_for(tmp_path, model, log_coefficients=asks, **values)
+        trainer.compute_metrics = lambda evaluation: {}  # without it, nothing is generated
         for _ in range(2):  # nothing of an evaluation is left over
             metrics = trainer.evaluate()
-        found = {name: value for name, value in metrics.items() if "coefficient" in name}
-        assert found == pytest.approx({} if kind == "fixed" else expected, abs=1e-6)
-    assert not any("coefficient" in name for name in trainer_for(tmp_path, model).evaluate())
-
-
-@pytest.mark.parametrize("generates", [False, True])
-def test_mean_coefficients_are_over_tokens_and_not_over_what_is_generated(generates, tmp_path):
-    """Batches of three and one pair; the gates of all four in one forward pass."""
-    solvers = {"encoder_solver": "rk2", "decoder_solver": "rk2", "coefficients": "gate"}
-    model = randomize(new_model(**solvers, encoder_layers=1, decoder_layers=1))
-    gates = {}
-    for name, stack in (("encoder", model.model.encoder), ("decoder", model.model.decoder)):
-        stack.solver_coefficients.register_forward_hook(
-            partial(lambda name, *call: gates.update({name: call[2]}), name)
-        )
-    columns = {name: torch.tensor([pair[name] for pair in pairs(4)]) for name in ("input_ids", "labels")}
-    with torch.no_grad():
-        model(**columns)
-    expected = {
-        f"eval_coefficient_{name}_0_stage_{stage}": float(weight.mean())
-        for name, weights in gates.items()
-        for stage, weight in enumerate(weights, start=1)
-    }
-    values = {"log_coefficients": True, "predict_with_generate": generates, "generation_max_length": 9}
-    metrics = trainer_for(tmp_path, model, **values, per_device_eval_batch_size=3).evaluate()
-    assert {name: metrics[name] for name in metrics if "coefficient" in name} == pytest.approx(expected, abs=1e-6)
+        found = {name: metrics[name] for name in metrics if "coefficient" in name}
+        assert found == pytest.approx(expected if asks else {}, abs=1e-6)
 
 
 def test_linked_checkpoints_are_removed_and_what_they_link_to_stays(tmp_path):

@@ -106,6 +106,7 @@ class Seq2SeqDataArguments(PreparedDataArguments):
         "--load_best_model_at_end, the mean is kept only if it is better than the best checkpoint.",
         0,
         affects="result",
+        least=0,
     )
     metrics: list[str] | None = option(
         "More metrics of the outputs: files or names that evaluate.load opens, and whose code runs; "
@@ -204,8 +205,6 @@ def load_metrics(names: tuple[str, ...]) -> dict[str, Any]:
 def check_average(data_args: Seq2SeqDataArguments, args: TokenSeq2SeqTrainingArguments) -> None:
     """Raises a ValueError if the run will not keep the checkpoints to average."""
     asked = f"--average_last_checkpoints {data_args.average_last_checkpoints}"
-    if data_args.average_last_checkpoints < 0:
-        raise ValueError(f"{asked} must be at least 0, which means none.")
     if data_args.average_last_checkpoints and args.do_train:
         if args.weight_ema:
             raise ValueError(f"{asked} and --weight_ema {args.weight_ema} are two averages: give one.")
