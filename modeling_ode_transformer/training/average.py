@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from fnmatch import fnmatch
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -136,8 +137,8 @@ def average_checkpoints(checkpoints: Sequence[str | Path], output_dir: str | Pat
     """Writes a model folder whose weights are the mean of those of `checkpoints`, for models of any architecture.
 
     Every tensor is summed in float64 and written in the dtype of the last checkpoint; integers must agree. The
-    configurations, tokenizers and code are those of the last checkpoint, and are written last; the state of its
-    training is left behind.
+    configurations, tokenizers and code are those of the last checkpoint; the state of its training is left behind. The
+    folder appears when it is whole.
 
     Args:
         checkpoints: model folders with safetensors files, sharded or not.
@@ -163,16 +164,20 @@ def average_checkpoints(checkpoints: Sequence[str | Path], output_dir: str | Pat
         check_same(models[0].folder, models[0].config, model.folder, model.config)
         names = [dict.fromkeys(each.read, "a parameter") for each in (models[0], model)]
         check_same(models[0].folder, names[0], model.folder, names[1])
-    if output_dir.is_dir():
-        shutil.rmtree(output_dir)
-    output_dir.mkdir(parents=True)
-    for filename, names in models[-1].files.items():
-        tensors = {}
-        for name in names:
-            mean = TensorMean()
-            for model in models:
-                tensor = model.read[name]()
-                mean.add(model.folder, {name: tensor})
-            tensors[name] = mean.means()[name].to(tensor.dtype)
-        save_file(tensors, output_dir / filename, metadata={"format": "pt"})
-    models[-1].copy_files(output_dir)
+    output_dir.parent.mkdir(parents=True, exist_ok=True)
+    with TemporaryDirectory(dir=output_dir.parent) as made:
+        folder = Path(made, output_dir.name)
+        folder.mkdir()
+        for filename, names in models[-1].files.items():
+            tensors = {}
+            for name in names:
+                mean = TensorMean()
+                for model in models:
+                    tensor = model.read[name]()
+                    mean.add(model.folder, {name: tensor})
+                tensors[name] = mean.means()[name].to(tensor.dtype)
+            save_file(tensors, folder / filename, metadata={"format": "pt"})
+        models[-1].copy_files(folder)
+        if output_dir.is_dir():  # only now is there something to take its place
+            shutil.rmtree(output_dir)
+        folder.rename(output_dir)

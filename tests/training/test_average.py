@@ -2,6 +2,7 @@
 """The mean of checkpoints, against numpy's mean of the same files; and what is not averaged."""
 
 import json
+import math
 import re
 import shutil
 from pathlib import Path
@@ -233,10 +234,16 @@ def test_errors_name_the_value_and_the_fix(arguments, error, message, run, tmp_p
     assert len(last_checkpoints(run, 5)) == 5
 
 
-def test_overwriting_replaces_the_whole_folder(run, tmp_path):
+def test_overwriting_replaces_the_whole_folder_once_there_is_another(run, tmp_path):
     output = tmp_path / "out"
     output.mkdir()
     (output / "model-00001-of-00002.safetensors").write_text("stale")
     cli.run(["average", str(run), "--output_dir", str(output), "--overwrite"])
     assert not (output / "model-00001-of-00002.safetensors").exists()
     AutoModelForSeq2SeqLM.from_pretrained(output)
+    (file,) = (broken := save_random_model(tmp_path / "broken", 0)).glob("*.safetensors")
+    save_file({name: tensor * math.nan for name, tensor in load_file(file).items()}, file, metadata={"format": "pt"})
+    with pytest.raises(ValueError, match="NaN"):
+        average_checkpoints([broken], output, overwrite=True)
+    AutoModelForSeq2SeqLM.from_pretrained(output)
+    assert {path.name for path in tmp_path.iterdir()} == {"run", "out", "broken"}
