@@ -186,9 +186,6 @@ class ServeArguments(SearchArguments):
         group=SERVER,
     )
     max_length_penalty: float = option("maximum length penalty that a request may ask for", 2.0, least=0, group=SERVER)
-    cors: str | None = option(
-        "web page that may call the server, such as https://example.org, or * for all", group=SERVER
-    )
     timeout: float = option("seconds after which a request gets status 503", 60.0, above=0, group=SERVER)
 
     def __post_init__(self):

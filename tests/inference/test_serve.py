@@ -16,17 +16,12 @@ from transformers import GenerationConfig
 from modeling_ode_transformer import OdeTransformerForConditionalGeneration, OdeTransformerTokenizer, cli
 from modeling_ode_transformer.inference import serve
 from modeling_ode_transformer.inference.generate import GenerateArguments, open_generator
-from modeling_ode_transformer.inference.serve import (
-    Batcher,
-    ServeArguments,
-    make_app,
-)
+from modeling_ode_transformer.inference.serve import Batcher, ServeArguments, make_app
 from modeling_ode_transformer.texts_ode_transformer import TextTooLong
 
 from ..conftest import EXAMPLES, TINY, randomize, tiny_config
 
 
-ROOT = EXAMPLES.parent
 REQUESTS = 50
 
 
@@ -97,25 +92,6 @@ def texts_of(response):
     return [output["text"] for (output,) in response.json()["outputs"]]
 
 
-def test_numbers_for_prometheus_and_pages_of_another_origin():
-    upper = Upper()
-    upper.may_go.set()
-
-    async def talk(client):
-        texts = {"texts": ["a", "b", "c"]}
-        answer = await client.post("/generate", json=texts, headers={"Origin": "https://example.org"})
-        other = await client.post("/generate", json=texts, headers={"Origin": "https://other.org"})
-        return answer.headers, other.headers, (await client.get("/metrics")).text
-
-    own, other, metrics = with_client(make_app(upper, ServeArguments(["tiny"], cors="https://example.org")), talk)
-    assert own["access-control-allow-origin"] == "https://example.org"
-    assert "access-control-allow-origin" not in other
-    numbers = dict(line.split() for line in metrics.splitlines() if not line.startswith("#"))
-    assert numbers["ode_transformer_waiting_texts"] == "0"
-    assert (numbers["ode_transformer_batches_total"], numbers["ode_transformer_texts_total"]) == ("2", "6")
-    assert float(numbers["ode_transformer_seconds_total"]) > 0
-
-
 def test_fifty_parallel_requests_are_generated_together(folder, monkeypatch):
     """Over loopback, by threads that have no asyncio in common with the server."""
     generator = generator_of(folder, scores=True)
@@ -170,10 +146,7 @@ class serving:
                 await super().startup(sockets)
                 started.set()
 
-        self.started, self.server = (
-            started,
-            Server(uvicorn.Config(app, port=0, log_level="warning")),
-        )
+        self.started, self.server = started, Server(uvicorn.Config(app, port=0, log_level="warning"))
         self.thread = threading.Thread(target=self.server.run)
 
     def __enter__(self):
@@ -359,45 +332,26 @@ def test_errors_of_the_server_are_logged(caplog):
 
 
 @pytest.mark.parametrize(
-    "method, path, options, status, message",
+    "request_of, message",
     [
-        ("POST", "/generate", {"json": {"texts": []}}, 422, "List should have at least 1 item"),
-        ("POST", "/generate", {"json": {"texts": ["a"] * 4}}, 422, "List should have at most 3 items"),
-        ("POST", "/generate", {"json": {"texts": ["a" * 9]}}, 422, "String should have at most 8 characters"),
-        ("POST", "/generate", {"json": {"texts": ["a"], "top_k": 8}}, 422, "Extra inputs are not"),
-        ("POST", "/generate", {"json": {"texts": ["a"], "num_beams": 5}}, 422, "Input should be less than"),
-        ("POST", "/generate", {"json": {"texts": ["a"], "num_return_sequences": 5}}, 422, "less than or equal to 4"),
-        (
-            "POST",
-            "/generate",
-            {"json": {"texts": ["a"], "num_return_sequences": 3}},
-            422,
-            "smaller or equal to `num_b",
-        ),
-        ("POST", "/generate", {"json": {"texts": ["a"], "length_penalty": 1.6}}, 422, "less than or equal to 1.5"),
-        (
-            "POST",
-            "/generate",
-            {"json": {"texts": ["a", "b"], "target_prefixes": ["c"]}},
-            422,
-            "a target prefix for each",
-        ),
-        ("POST", "/generate", {"json": {"texts": ["a"], "target_prefixes": ["c" * 9]}}, 422, "at most 8 characters"),
-        ("POST", "/generate", {"json": {"texts": [7]}}, 422, "Input should be a valid string"),
-        ("POST", "/generate", {"content": b'{"texts": ["f\xfcnf"]}'}, 400, "error parsing the body"),
-        ("GET", "/generate", {}, 405, "Method Not Allowed"),
+        ({"texts": []}, "List should have at least 1 item"),
+        ({"texts": ["a"] * 4}, "List should have at most 3 items"),
+        ({"texts": ["a" * 9]}, "String should have at most 8 characters"),
+        ({"texts": ["a"], "top_k": 8}, "Extra inputs are not"),
+        ({"texts": ["a"], "num_beams": 5}, "less than or equal to 4"),
+        ({"texts": ["a"], "num_return_sequences": 5}, "less than or equal to 4"),
+        ({"texts": ["a"], "num_return_sequences": 3}, "smaller or equal to `num_b"),
+        ({"texts": ["a"], "length_penalty": 1.6}, "less than or equal to 1.5"),
+        ({"texts": ["a", "b"], "target_prefixes": ["c"]}, "a target prefix for each"),
+        ({"texts": ["a"], "target_prefixes": ["c" * 9]}, "at most 8 characters"),
     ],
 )
-def test_requests_out_of_bounds_are_refused(method, path, options, status, message):
+def test_requests_out_of_bounds_are_refused(request_of, message):
     upper = Upper()
     bounds = {"max_texts": 3, "max_characters": 8, "max_beams": 4, "max_length_penalty": 1.5}
     app = make_app(upper, ServeArguments(["upper"], **bounds), GenerationConfig(num_beams=2))
-    headers = {"content-type": "application/json"}
-    response = with_client(app, lambda client: client.request(method, path, headers=headers, **options))
-    assert response.status_code == status and message in response.text and not upper.calls
-
-
-WITHOUT_SPACES = "seven" * 400
+    response = with_client(app, lambda client: client.post("/generate", json=request_of))
+    assert response.status_code == 422 and message in response.text and not upper.calls
 
 
 def test_a_text_that_would_be_cut_is_refused_or_split(folder):
@@ -407,27 +361,21 @@ def test_a_text_that_would_be_cut_is_refused_or_split(folder):
         app = make_app(lambda texts, *_, generator=generator: generator(texts), ServeArguments(["tiny"]))
         response = with_client(app, lambda client: client.post("/generate", json={"texts": ["two", text, ""]}))
         assert response.status_code == status, response.text
-        refused = with_client(app, lambda client: client.post("/generate", json={"texts": ["two", WITHOUT_SPACES]}))
+        refused = with_client(app, lambda client: client.post("/generate", json={"texts": ["two", "seven" * 400]}))
         assert refused.status_code == 422 and "The model takes at most" in refused.json()["detail"]
     assert texts_of(response)[2] == "" and all(texts_of(response)[:2])
     assert response.json()["outputs"][0][0]["score"] is None
 
 
 def test_the_image_starts_the_server_for_all_addresses():
-    lines = (ROOT / "Dockerfile").read_text().splitlines()
+    root = EXAMPLES.parent
+    lines = (root / "Dockerfile").read_text().splitlines()
     start, arguments = (json.loads(line.partition(" ")[2]) for line in lines if line.startswith(("ENTRYPOINT", "CMD")))
     program, *argv = start + arguments
     options = vars(cli.make_parser().parse_args(argv))
     assert program == "ode-transformer" and options["model_name_or_path"] == ["/model"]
     assert (options["host"], options["port"]) == ("0.0.0.0", 8000)
-    assert set((ROOT / ".dockerignore").read_text().split()) == {"*", "!dist/*.whl", "!constraints.txt"}
-
-
-def test_the_documentation_says_what_is_answered():
-    api = with_client(make_app(Upper(), ServeArguments(["upper"])), lambda client: client.get("/openapi.json")).json()
-    assert set(api["paths"]) == {"/generate", "/health", "/metrics"}
-    texts = api["components"]["schemas"]["Request"]["properties"]["texts"]
-    assert (texts["maxItems"], texts["items"]["maxLength"]) == (64, 20_000)
+    assert set((root / ".dockerignore").read_text().split()) == {"*", "!dist/*.whl", "!constraints.txt"}
 
 
 def test_the_command_starts_the_server(folder, monkeypatch):
@@ -444,15 +392,8 @@ def test_the_command_starts_the_server(folder, monkeypatch):
     expected = [text for text, _ in generator(["two"], ["seven"])[0]]
     assert [output["text"] for output in response.json()["outputs"][0]] == expected
     assert len(expected) == 2 and all(text.startswith("seven") for text in expected)
-    for wrong in ({"num_beams": 3}, {"target_prefixes": ["seven " * 20]}):
-        response = with_client(
-            app, lambda client, wrong=wrong: client.post("/generate", json={"texts": ["two"]} | wrong)
-        )
-        assert response.status_code == 422
-    for option, message in (
-        ("--timeout 0", "must be above 0"),
-        ("--port 70000", "must be less than 65536"),
-        ("--max_texts 0", "must be at least 1"),
-    ):
-        with pytest.raises(ValueError, match=f"{option} .*{message}|{option}.0 .*{message}"):
+    too_long = {"texts": ["two"], "target_prefixes": ["seven " * 20]}
+    assert with_client(app, lambda client: client.post("/generate", json=too_long)).status_code == 422
+    for option, message in (("--timeout 0", ".0 must be above 0"), ("--port 70000", " must be less than 65536")):
+        with pytest.raises(ValueError, match=f"{option}{message}"):
             cli.run(["serve", str(folder), *option.split()])

@@ -105,14 +105,6 @@ def test_tokenized_bleu_is_its_definition(seed):
     assert score("tokenized_bleu", predictions, references)["score"] == pytest.approx(expected, abs=1e-9)
 
 
-def test_the_definition_agrees_with_scores_by_hand():
-    assert bleu_by_definition(["a b c"], [["a b c"]]) == 0
-    # precisions 4/5, 3/4, 2/3, 1/2; no brevity penalty
-    assert bleu_by_definition(["a b c d x"], [["a b c d"]]) == pytest.approx(100 * (4 / 5 * 3 / 4 * 2 / 3 / 2) ** 0.25)
-    # of two references as close, the shorter: no brevity penalty
-    assert bleu_by_definition(["a b c d e"], [["a b c d", "a b c d e f"]]) == pytest.approx(100)
-
-
 def test_lowercase_is_of_ascii_letters_only_as_in_multi_bleu():
     assert score("tokenized_bleu", ["A B C D"], ["a b c d"], lowercase=True)["score"] == pytest.approx(100)
     assert score("tokenized_bleu", ["A B C Ä"], ["a b c ä"], lowercase=True)["score"] == 0
@@ -176,16 +168,16 @@ def test_a_signature_names_what_was_done():
 
 
 @pytest.mark.parametrize(
-    ("arguments", "options", "error", "message"),
+    ("arguments", "options", "message"),
     [
-        ((["a", "b"], ["a"]), {}, ValueError, "2 predictions, 1 references"),
-        (([], []), {}, ValueError, "no predictions"),
-        ((["a"], ["a"]), {"tokenize": "14a"}, ValueError, "no tokenizer '14a', only none, zh, 13a"),
-        ((["a"], ["a"]), {"moses_language": "tlh"}, ValueError, "does not know the language 'tlh', only as, bn"),
+        ((["a", "b"], ["a"]), {}, "2 predictions, 1 references"),
+        (([], []), {}, "no predictions"),
+        ((["a"], ["a"]), {"tokenize": "14a"}, "no tokenizer '14a', only none, zh, 13a"),
+        ((["a"], ["a"]), {"moses_language": "tlh"}, "does not know the language 'tlh', only as, bn"),
     ],
 )
-def test_what_cannot_be_scored_is_said(arguments, options, error, message):
-    with pytest.raises(error, match=message):
+def test_what_cannot_be_scored_is_said(arguments, options, message):
+    with pytest.raises(ValueError, match=message):
         bleu(*arguments, **options)
 
 
@@ -216,23 +208,17 @@ def test_files_of_different_lengths_are_refused_with_their_counts(tmp_path):
     references = [write_lines(tmp_path / "0.de", PREDICTIONS), write_lines(tmp_path / "1.de", PREDICTIONS[:3])]
     with pytest.raises(ValueError, match=r"output\.de has 5 lines, but .*1\.de has 3"):
         cli.run(["score", "bleu", "--hypotheses", hypotheses, "--references", *references])
-    with pytest.raises(FileNotFoundError, match=r"2\.de"):
-        cli.run(["score", "bleu", "--hypotheses", hypotheses, "--references", str(tmp_path / "2.de")])
 
 
 def test_a_pipe_is_read_as_a_file(tmp_path, capsys):
     """As /dev/stdin, or <(a command) in a shell."""
     references = write_lines(tmp_path / "0.de", FIRST_REFERENCES)
-    cli.run(
-        ["score", "bleu", "--hypotheses", write_lines(tmp_path / "output.de", PREDICTIONS), "--references", references]
-    )
-    expected = capsys.readouterr().out
     reading, writing = os.pipe()
-    with os.fdopen(writing, "wb") as file:
-        file.write((tmp_path / "output.de").read_bytes())
-    cli.run(["score", "bleu", "--hypotheses", f"/dev/fd/{reading}", "--references", references])
+    with os.fdopen(writing, "w", encoding="utf-8") as file:
+        file.writelines(f"{line}\n" for line in PREDICTIONS)
+    cli.run(["score", "bleu", "--json", "--hypotheses", f"/dev/fd/{reading}", "--references", references])
     os.close(reading)
-    assert capsys.readouterr().out == expected
+    assert json.loads(capsys.readouterr().out)["sacrebleu"] == bleu(PREDICTIONS, FIRST_REFERENCES)["sacrebleu"]
     with pytest.raises(FileNotFoundError, match=f"No file {tmp_path} "):
         cli.run(["score", "bleu", "--hypotheses", str(tmp_path), "--references", references])
 

@@ -108,20 +108,11 @@ def test_a_models_perplexity_equals_a_plain_loop(tokenizer, batch_size):
     }
 
 
-def test_bits_per_byte_count_the_bytes_of_lines_and_their_ends(subword_tokenizer):
+def test_subwords_are_normalized_by_words_and_by_bytes(subword_tokenizer):
+    """Whatever the model: GPT-2 of transformers, and a uniform one, whose numbers have closed forms."""
     assert count_bytes(["fünf 😀", "", " a "]).tolist() == [len("fünf 😀\n".encode()), 1, 4]
     # 6 bytes of probability 1/256 each are 8 bits each.
     assert bits_per_byte(6 * math.log(256), 6) == pytest.approx(8)
-    # A uniform model: each token has the bits of its number.
-    model = gpt2(subword_tokenizer, n_positions=40)
-    torch.nn.init.zeros_(model.lm_head.weight)
-    result = model_perplexity(model, subword_tokenizer, LINES)
-    expected = result["tokens"] * math.log2(len(subword_tokenizer)) / len("".join(f"{line}\n" for line in LINES))
-    assert result["bits_per_byte"] == pytest.approx(expected, rel=1e-6)
-
-
-def test_subwords_are_normalized_by_words(subword_tokenizer):
-    """Whatever the model: GPT-2 of transformers, and a uniform one, whose perplexity has a closed form."""
     model = gpt2(subword_tokenizer, n_positions=40)
     result = model_perplexity(model, subword_tokenizer, LINES)
     nll = nll_by_a_plain_loop(model, subword_tokenizer, LINES)
@@ -132,6 +123,8 @@ def test_subwords_are_normalized_by_words(subword_tokenizer):
     result = model_perplexity(model, subword_tokenizer, LINES)
     expected = len(subword_tokenizer) ** (result["tokens"] / WORDS)
     assert result["perplexity"] == pytest.approx(expected, rel=1e-5)
+    expected = result["tokens"] * math.log2(len(subword_tokenizer)) / len("".join(f"{line}\n" for line in LINES))
+    assert result["bits_per_byte"] == pytest.approx(expected, rel=1e-6)
 
 
 def test_the_spelling_of_a_special_token_is_text(subword_tokenizer):
@@ -162,13 +155,6 @@ def test_it_is_the_perplexity_of_the_language_modeling_script(folder, tokenizer,
     assert result["unknown_tokens"] == metrics["eval_unk_words"]
 
 
-def test_blocks_are_another_context_for_the_same_words(tokenizer):
-    model = causal_lm(tokenizer)
-    lines, blocks = (model_perplexity(model, tokenizer, LINES, block_size) for block_size in (0, 7))
-    assert lines["words"] == blocks["words"]
-    assert abs(lines["perplexity"] - blocks["perplexity"]) > 1e-3
-
-
 def test_a_tokenizer_without_an_end_of_sentence_is_refused(tokenizer):
     other = language_model.build_tokenizer(LINES)
     other.eos_token = None
@@ -176,27 +162,21 @@ def test_a_tokenizer_without_an_end_of_sentence_is_refused(tokenizer):
         model_perplexity(causal_lm(tokenizer), other, LINES)
 
 
-def test_the_command_scores_a_file(folder, tokenizer, tmp_path, capsys):
+def test_the_command_scores_a_file_and_writes_the_log_likelihood_of_each_line(folder, tokenizer, tmp_path, capsys):
+    """Each is that of a plain loop over the line; in blocks, their sum is the text's. No file is replaced."""
     with gzip.open(tmp_path / "text.txt.gz", "wt") as file:
         file.writelines(f"{line}\n" for line in LINES)
-    options = ["--block_size", "7", "--batch_size", "2", "--json"]
-    cli.run(["score", "perplexity", "--model", str(folder), "--texts", str(tmp_path / "text.txt.gz"), *options])
-    expected = model_perplexity(causal_lm(tokenizer), tokenizer, LINES, 7, 2)
-    assert json.loads(capsys.readouterr().out) == expected
-
-
-def test_the_command_writes_the_log_likelihood_of_each_line(folder, tokenizer, tmp_path, capsys):
-    """Each is that of a plain loop over the line; in blocks, their sum is the text's. No file is replaced."""
-    (tmp_path / "text.txt").write_text("".join(f"{line}\n" for line in LINES))
-    command = ["score", "perplexity", "--model", str(folder), "--texts", str(tmp_path / "text.txt"), "--json"]
+    command = ["score", "perplexity", "--model", str(folder), "--texts", str(tmp_path / "text.txt.gz"), "--json"]
     cli.run([*command, "--nll_file", str(tmp_path / "nll")])
     expected = [nll_by_a_plain_loop(causal_lm(tokenizer), tokenizer, [line]) for line in LINES]
     assert [float(line) for line in read_lines(tmp_path / "nll")] == pytest.approx(expected, rel=1e-5)
     capsys.readouterr()
-    cli.run([*command, "--block_size", "5", "--nll_file", str(tmp_path / "blocks")])
-    found = [float(line) for line in read_lines(tmp_path / "blocks")]
-    assert len(found) == len(LINES)
-    assert sum(found) == pytest.approx(json.loads(capsys.readouterr().out)["nll"])
+    cli.run([*command, "--block_size", "5", "--batch_size", "2", "--nll_file", str(tmp_path / "blocks")])
+    found, printed = read_lines(tmp_path / "blocks"), json.loads(capsys.readouterr().out)
+    assert printed == model_perplexity(causal_lm(tokenizer), tokenizer, LINES, 5, 2)
+    assert len(found) == len(LINES) and sum(map(float, found)) == pytest.approx(printed["nll"])
+    # The same words in another context.
+    assert abs(printed["nll"] - sum(expected)) > 1e-3 and printed["words"] == WORDS
     with pytest.raises(FileExistsError, match=r"--nll_file .*nll exists: choose another one"):
         cli.run([*command, "--nll_file", str(tmp_path / "nll")])
 

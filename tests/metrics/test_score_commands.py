@@ -168,7 +168,7 @@ def folders(tokenizer, tmp_path, monkeypatch):  # noqa: F811
     return models
 
 
-def test_likelihoods_of_lines_tokens_and_lists(folders, tokenizer, tmp_path, capsys):  # noqa: F811
+def test_likelihoods_of_lines_and_tokens(folders, tokenizer, capsys):  # noqa: F811
     expected = target_likelihoods(folders["pairs"].eval(), tokenizer, SOURCES, TARGETS)
     command = "score likelihood --model pairs --sources source --targets"
     lines = printed(f"{command} target", capsys).splitlines()
@@ -177,12 +177,6 @@ def test_likelihoods_of_lines_tokens_and_lists(folders, tokenizer, tmp_path, cap
     assert [each["tokens"] for each in objects] == [tokens for tokens, _ in expected]
     for each, (_, scores) in zip(objects, expected):
         np.testing.assert_allclose(each["log_probabilities"], scores, atol=1e-4)
-
-    (tmp_path / "list").write_text(f"2\t-0.5\t{TARGETS[1]}\n1\t{TARGETS[0]}\n")
-    of_list = printed(f"{command} list --n_best", capsys).splitlines()
-    np.testing.assert_allclose([float(line) for line in of_list], [float(lines[1]), float(lines[0])], atol=1e-4)
-    with pytest.raises(ValueError, match="target is not an n-best list"):
-        printed(f"{command} target --n_best", capsys)
 
 
 def test_likelihoods_by_a_language_model(folders, tokenizer, capsys):  # noqa: F811
