@@ -673,11 +673,6 @@ SYSTEM = "file of the system's outputs, one per line, UTF-8 (.gz accepted), or o
     ),
     arg("--num_samples", "number of resamples", default=1000),
     arg("--seed", "seed of the resamples", default=12345),
-    arg(
-        "--sentences_only",
-        "leave the differences between seeds out; by default they count if both systems have several files",
-        action="store_true",
-    ),
     *BLEU_OPTIONS,
 )
 def bootstrap(metric: str, system_a: list[str], system_b: list[str], references: list[str], **options: Any) -> dict:

@@ -43,23 +43,13 @@ from modeling_ode_transformer.training.trainer import TokenSeq2SeqTrainer, Token
 
 from ..conftest import build, randomize, tiny_config
 from ..processes import run_clean, run_python
-from ..test_hub import PUBLISHED_CSA_ODE
+from ..test_hub import PUBLISHED, PUBLISHED_CSA_ODE, PUBLISHED_WITH_PIPELINES
 from ..training.runs import arguments
 from .hub_server import TOKEN, HubServer, Repository
 
 
 CARD = {"repo_id": "me/model", "language": ["en", "de"]}
-PARTS = (
-    "configuration",
-    "generation",
-    "integration",
-    "layers",
-    "modeling",
-    "pipeline",
-    "schemes",
-    "texts",
-)
-CODE = {f"{part}_ode_transformer.py" for part in PARTS}
+CODE = {f"{name}.py" for name in (*PUBLISHED, *PUBLISHED_WITH_PIPELINES)}
 
 
 @pytest.fixture(scope="module")
@@ -288,11 +278,7 @@ def without_end_mark(text: str) -> str:
             "modeling_ode_transformer",
         ),
         ("pipeline_ode_transformer.py", lambda code: "", "TranslationPipeline"),
-        (
-            "target_tokenizer/tokenizer.json",
-            without_end_mark,
-            "target tokenizer gives other",
-        ),
+        ("target_tokenizer/tokenizer.json", without_end_mark, "target tokenizer gives other"),
     ],
 )
 def test_a_repository_that_does_not_work_without_the_package_is_not_uploaded(
@@ -330,21 +316,17 @@ def held(**files: str) -> Repository:
     return repository
 
 
-def test_an_upload_is_one_commit_to_a_new_repository(small, hub):
-    commit = upload_repository(small, "model", private=True)
-    repository = hub.repositories["me/model"]
-    assert repository.private and len(repository.commits) == 2
-    assert commit.oid == repository.branches["main"]
-    assert {name: data for name, data in repository.files().items() if name != ".gitattributes"} == files_of(small)
-
-
 @pytest.mark.parametrize(
     "asked, default, is_private", [(False, "public", False), (False, "private", True), (True, "public", True)]
 )
-def test_a_new_repository_is_public_only_if_its_owner_lets_it_be(asked, default, is_private, small, hub):
+def test_an_upload_is_one_commit_to_a_new_repository(asked, default, is_private, small, hub):
+    """Which is public only if its owner lets it be."""
     hub.default_visibility = default
-    upload_repository(small, "model", private=asked)
-    assert hub.repositories["me/model"].private == is_private
+    commit = upload_repository(small, "model", private=asked)
+    repository = hub.repositories["me/model"]
+    assert repository.private == is_private and len(repository.commits) == 2
+    assert commit.oid == repository.branches["main"]
+    assert {name: data for name, data in repository.files().items() if name != ".gitattributes"} == files_of(small)
 
 
 def test_saving_to_the_hub_uploads_the_code_of_the_pipelines(run, hub, tmp_path):
@@ -398,9 +380,8 @@ def test_somebody_elses_commit_in_between_is_not_overwritten(small, hub):
     def commit_first(method, path):
         if "/preupload/" in path:
             hub.repositories["me/model"].commit("main", {"README.md": b"theirs"})
-        return False
 
-    hub.cut = commit_first
+    hub.before_answering = commit_first
     with pytest.raises(OSError, match="Precondition Failed"):
         upload_repository(small, "me/model", update=True)
     assert hub.repositories["me/model"].files() == {"README.md": b"theirs"}
@@ -441,15 +422,8 @@ def test_no_file_of_a_training_and_of_its_uploads_holds_the_token(is_of_the_pack
     assert torch.load(folder / "training_args.bin", weights_only=False).max_steps == 2
 
 
-def test_a_script_uploads_with_the_token_of_the_login_and_notes_it_nowhere(hub, tmp_path):
-    number_names.write_corpus(tmp_path, {"train": 60, "validation": 12, "test": 11})
-    options = {"push_to_hub": True, "hub_model_id": "me/trained", "save_strategy": "steps", "save_steps": 2}
-    run_translation.main(arguments(tmp_path, tmp_path / "run", **options))
-    check_no_token(tmp_path / "run", hub)
-
-
-def test_what_is_only_for_the_time_of_a_training_is_not_uploaded(hub, tmp_path, monkeypatch):
-    """Its lock, and a checkpoint that is being removed."""
+def test_a_script_uploads_with_the_token_of_the_login_and_notes_it_nowhere(hub, tmp_path, monkeypatch):
+    """Nor does it upload what is only for the time of a training: its lock, a checkpoint that is being removed."""
     number_names.write_corpus(tmp_path, {"train": 60, "validation": 12, "test": 11})
     listed = []
 
@@ -460,18 +434,19 @@ def test_what_is_only_for_the_time_of_a_training_is_not_uploaded(hub, tmp_path, 
         return Trainer.push_to_hub(trainer, *args, **kwargs)
 
     monkeypatch.setattr(TokenSeq2SeqTrainer, "push_to_hub", push)
-    options = {"push_to_hub": True, "hub_model_id": "me/trained"}
+    options = {"push_to_hub": True, "hub_model_id": "me/trained", "save_strategy": "steps", "save_steps": 2}
     run_translation.main(arguments(tmp_path, tmp_path / "run", **options))
     assert {LOCK, f"{TEMPORARY}checkpoint-1"} < set(listed)
     files = hub.repositories["me/trained"].files()
     assert "model.safetensors" in files and not [path for path in files if path.startswith("_")]
+    shutil.rmtree(tmp_path / "run" / f"{TEMPORARY}checkpoint-1")
+    check_no_token(tmp_path / "run", hub)
 
 
-@pytest.mark.parametrize("script", [run_classification, run_translation])
-def test_a_token_is_no_argument_of_a_training(script, tmp_path):
+def test_a_token_is_no_argument_of_a_training(tmp_path):
     argv = ["--output_dir", str(tmp_path / "run"), "--do_train", "--hub_token", TOKEN]
     with pytest.raises(ValueError, match=r"--hub_token .*`hf auth login`, .*HF_TOKEN") as error:
-        script.main(argv)
+        run_translation.main(argv)
     assert TOKEN not in str(error.value) and not (tmp_path / "run").exists()
 
 
