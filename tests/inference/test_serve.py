@@ -5,6 +5,8 @@ import asyncio
 import json
 import signal
 import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 
 import httpx
 import pytest
@@ -87,93 +89,81 @@ async def until_waiting(client, number):
         await asyncio.sleep(0)  # lets the requests go on
 
 
+def ask(client, *texts, **options):
+    return asyncio.create_task(client.post("/generate", json={"texts": texts, **options}))
+
+
+async def answers_of(client, upper, *texts, options=None):
+    """Those to requests of a text each, with its options if it has some. All but the first come while it is busy."""
+    tasks = []
+    for number, text in enumerate(texts):
+        tasks.append(ask(client, text, **(options or {}).get(text, {})))
+        await asyncio.to_thread(upper.is_busy.wait)
+        await until_waiting(client, number)
+    upper.may_go.set()
+    return await asyncio.gather(*tasks)
+
+
 def texts_of(response):
     assert response.status_code == 200, response.text
     return [output["text"] for (output,) in response.json()["outputs"]]
 
 
-def test_fifty_parallel_requests_are_generated_together(folder, monkeypatch):
-    """Over loopback, by threads that have no asyncio in common with the server."""
-    generator = generator_of(folder, scores=True)
-    numbers = [english(7 * number) for number in range(2 * REQUESTS)]
-    pairs = [numbers[i : i + 2] for i in range(0, 2 * REQUESTS, 2)]
-    expected = []
-    for pair in pairs:
-        outputs = [generator([text])[0][0] for text in pair]  # each alone
-        expected.append([[{"text": text, "score": pytest.approx(score, abs=1e-4)}] for text, score in outputs])
-    calls, submitted, all_submitted = [], [], threading.Event()
+@contextmanager
+def serving(app):
+    """Serves an application on a free port of loopback; gives the address, the server and its thread."""
+    started = threading.Event()
 
-    def generate(texts, prefixes, options):
-        calls.append(len(texts))
-        assert all_submitted.wait(60)  # the first request keeps the model busy until all have come
-        return generator(texts)
+    class Server(uvicorn.Server):
+        async def startup(self, sockets=None):
+            await super().startup(sockets)
+            started.set()
+
+    server = Server(uvicorn.Config(app, port=0, log_level="warning"))
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    try:
+        assert started.wait(60), "The server did not start."
+        yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}", server, thread
+    finally:
+        server.should_exit = True
+        thread.join()
+
+
+def test_fifty_parallel_requests_are_generated_together(monkeypatch):
+    """Over loopback, by threads that have no asyncio in common with the server."""
+    upper, submitted = Upper(), []
 
     class CountingBatcher(Batcher):
         async def submit(self, texts, *others):
             submitted.append(texts)
             if len(submitted) == REQUESTS:
-                all_submitted.set()
+                upper.may_go.set()  # the first request keeps the model busy until all have come
             return await super().submit(texts, *others)
 
     monkeypatch.setattr(serve, "Batcher", CountingBatcher)
-    app = make_app(generate, ServeArguments(["tiny"], max_waiting=2 * REQUESTS, batch_size=32, scores=True))
-    answers = {}
-
-    def ask(i):
-        answers[i] = httpx.post(f"{address}/generate", json={"texts": pairs[i]}, timeout=60)
-
-    with serving(app) as address:
-        threads = [threading.Thread(target=ask, args=(i,)) for i in range(REQUESTS)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+    app = make_app(upper, ServeArguments(["upper"], max_waiting=2 * REQUESTS, batch_size=32, scores=True))
+    with serving(app) as (address, *_), ThreadPoolExecutor(REQUESTS) as pool:
+        texts = [[english(i), english(i + REQUESTS)] for i in range(REQUESTS)]
+        asked = pool.map(lambda pair: httpx.post(f"{address}/generate", json={"texts": pair}, timeout=60), texts)
+        answers = [answer.json()["outputs"] for answer in asked]
         health = httpx.get(f"{address}/health").json()
-    assert [answers[i].json() for i in range(REQUESTS)] == [{"outputs": outputs} for outputs in expected]
-    assert len({str(outputs) for outputs in expected}) > 40
-    assert sum(calls) == 2 * REQUESTS and max(calls) == 32 and len(calls) <= 6
-    assert health == {"status": "ok", "models": ["tiny"], "waiting": 0}
-
-
-class serving:
-    """Serves an application on a free port of loopback within a `with`, which gives the address."""
-
-    def __init__(self, app):
-        started = threading.Event()
-
-        class Server(uvicorn.Server):
-            async def startup(self, sockets=None):
-                await super().startup(sockets)
-                started.set()
-
-        self.started, self.server = started, Server(uvicorn.Config(app, port=0, log_level="warning"))
-        self.thread = threading.Thread(target=self.server.run)
-
-    def __enter__(self):
-        self.thread.start()
-        if not self.started.wait(60):
-            self.__exit__()
-            pytest.fail("The server did not start.")
-        return f"http://127.0.0.1:{self.server.servers[0].sockets[0].getsockname()[1]}"
-
-    def __exit__(self, *error):
-        self.server.should_exit = True
-        self.thread.join()
+    assert answers == [[[{"text": text.upper(), "score": -1.0}] for text in pair] for pair in texts]
+    sizes = list(map(len, upper.calls))
+    assert sum(sizes) == 2 * REQUESTS and max(sizes) == 32 and len(sizes) <= 6
+    assert health == {"status": "ok", "models": ["upper"], "waiting": 0}
 
 
 def test_a_full_queue_and_a_long_wait_are_answered_by_503():
     upper = Upper()
 
     async def talk(client):
-        def ask(*texts):
-            return asyncio.create_task(client.post("/generate", json={"texts": texts}))
-
-        first = ask("a")
+        first = ask(client, "a")
         await asyncio.to_thread(upper.is_busy.wait)
-        waiting = ask("b", "c")
+        waiting = ask(client, "b", "c")
         await until_waiting(client, 2)
-        refused = await ask("d", "e")
-        third = ask("d")
+        refused = await ask(client, "d", "e")
+        third = ask(client, "d")
         await until_waiting(client, 3)
         upper.may_go.set()
         return refused, *(await asyncio.gather(first, waiting, third))
@@ -187,10 +177,10 @@ def test_a_full_queue_and_a_long_wait_are_answered_by_503():
     upper, options = Upper(), ServeArguments(["upper"], timeout=0.2)
 
     async def talk(client):
-        late = await client.post("/generate", json={"texts": ["late"]})
+        late = await ask(client, "late")
         options.timeout = 60.0
         upper.may_go.set()
-        return late, await client.post("/generate", json={"texts": ["next"]})
+        return late, await ask(client, "next")
 
     late, after = with_client(make_app(upper, options), talk)
     assert (late.status_code, late.json()) == (503, {"detail": "No output after 0.2 seconds: try again."})
@@ -255,67 +245,40 @@ def test_requests_are_generated_with_those_that_have_the_same_options():
         seen.append((texts, prefixes, options))
         return upper(texts, prefixes, options)
 
-    async def talk(client):
-        def ask(text, **options):
-            return asyncio.create_task(client.post("/generate", json={"texts": [text], **options}))
-
-        tasks = [ask("a")]
-        await asyncio.to_thread(upper.is_busy.wait)
-        for number, (text, options) in enumerate(
-            [("b", {"num_beams": 2}), ("c", {}), ("d", {"num_beams": 2, "target_prefixes": ["D"]}), ("e", {})], 1
-        ):
-            tasks.append(ask(text, **options))
-            await until_waiting(client, number)
-        upper.may_go.set()
-        return await asyncio.gather(*tasks)
-
-    answers = with_client(make_app(generate, ServeArguments(["upper"], max_beams=2)), talk)
+    options = {"b": {"num_beams": 2}, "d": {"num_beams": 2, "target_prefixes": ["D"]}}
+    app = make_app(generate, ServeArguments(["upper"], max_beams=2))
+    answers = with_client(app, lambda client: answers_of(client, upper, *"abcde", options=options))
     assert [texts_of(answer) for answer in answers] == [["A"], ["B"], ["C"], ["D"], ["E"]]
     assert seen == [(["a"], [""], {}), (["b", "d"], ["", "D"], {"num_beams": 2}), (["c", "e"], ["", ""], {})]
 
 
 def test_a_server_that_is_stopped_answers_what_it_has():
-    upper, answers = Upper(), []
-    running = serving(make_app(upper, ServeArguments(["upper"])))
-    with running as address:
+    upper = Upper()
+    with (
+        serving(make_app(upper, ServeArguments(["upper"]))) as (address, server, thread),
+        ThreadPoolExecutor(2) as pool,
+    ):
 
-        def ask(text):
-            answers.append(texts_of(httpx.post(f"{address}/generate", json={"texts": [text]}, timeout=60)))
+        def post(text):
+            return texts_of(httpx.post(f"{address}/generate", json={"texts": [text]}, timeout=60))
 
-        threads = [threading.Thread(target=ask, args=(text,)) for text in ("a", "b")]
-        threads[0].start()
+        first = pool.submit(post, "a")
         assert upper.is_busy.wait(60)
-        threads[1].start()
-        until(address, 1)
-        running.server.handle_exit(signal.SIGTERM, None)
+        second = pool.submit(post, "b")
+        while httpx.get(f"{address}/health").json()["waiting"] != 1:
+            pass
+        server.handle_exit(signal.SIGTERM, None)
         upper.may_go.set()
-        for thread in [*threads, running.thread]:
-            thread.join(60)
-        assert sorted(answers) == [["A"], ["B"]] and upper.calls == [["a"], ["b"]]
+        assert [first.result(60), second.result(60)] == [["A"], ["B"]] and upper.calls == [["a"], ["b"]]
+        thread.join(60)
         with pytest.raises(httpx.ConnectError):
             httpx.get(f"{address}/health")
 
 
-def until(address, number):
-    while httpx.get(f"{address}/health").json()["waiting"] != number:
-        pass
-
-
 def test_no_request_fails_by_anothers_fault():
-    upper = Upper()
-
-    async def talk(client):
-        def ask(*texts):
-            return asyncio.create_task(client.post("/generate", json={"texts": texts}))
-
-        tasks = [ask("a")]
-        await asyncio.to_thread(upper.is_busy.wait)
-        tasks += [ask(text) for text in ("b", "defect", "value", "long", "c")]
-        await until_waiting(client, 5)
-        upper.may_go.set()
-        return await asyncio.gather(*tasks)
-
-    first, b, defect, value, long, c = with_client(make_app(upper, ServeArguments(["upper"])), talk)
+    upper, texts = Upper(), ("a", "b", "defect", "value", "long", "c")
+    answers = with_client(make_app(upper, ServeArguments(["upper"])), lambda client: answers_of(client, upper, *texts))
+    first, b, defect, value, long, c = answers
     assert [texts_of(answer) for answer in (first, b, c)] == [["A"], ["B"], ["C"]]
     assert (long.status_code, long.json()) == (422, {"detail": "too long"})
     assert [failed.status_code for failed in (defect, value)] == [500, 500]
@@ -324,7 +287,7 @@ def test_no_request_fails_by_anothers_fault():
 def test_errors_of_the_server_are_logged(caplog):
     upper = Upper()
     upper.may_go.set()
-    with serving(make_app(upper, ServeArguments(["upper"]))) as address:
+    with serving(make_app(upper, ServeArguments(["upper"]))) as (address, *_):
         assert httpx.post(f"{address}/generate", json={"texts": ["long"]}).status_code == 422
         assert not caplog.text
         assert httpx.post(f"{address}/generate", json={"texts": ["value"]}).status_code == 500
