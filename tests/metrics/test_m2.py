@@ -2,14 +2,12 @@
 """M2 files and the M2 score: against the official scorer's examples, and its algorithm without shortcuts."""
 
 import gzip
-import json
 import random
 from collections import defaultdict
 from dataclasses import astuple
 
 import pytest
 
-from modeling_ode_transformer import cli
 from modeling_ode_transformer.metrics.m2 import (
     Edit,
     M2Sentence,
@@ -411,13 +409,11 @@ def test_what_is_written_is_read_again(tmp_path):
     assert "\nA -1 -1|||noop|||-NONE-|||REQUIRED|||-NONE-|||1\n\nS " in path.read_text(encoding="utf-8")
 
 
-def test_the_command_prints_the_score(tmp_path, capsys):
-    (tmp_path / "gold.m2").write_text(OFFICIAL_M2)
-    (tmp_path / "system.txt").write_text("\n".join(OFFICIAL_SYSTEM) + "\n")
-    command = ["score", "m2", "--hypotheses", str(tmp_path / "system.txt"), "--references", str(tmp_path / "gold.m2")]
-    cli.run(command)
-    printed = capsys.readouterr().out
-    assert printed == "precision = 0.8000\nrecall = 0.8000\nf0.5 = 0.8000\ncorrect = 4\nproposed = 5\ngold = 5\n"
-    cli.run([*command, "--beta", "1", "--max_unchanged_words", "0", "--json"])
-    printed = json.loads(capsys.readouterr().out)
-    assert printed == m2_score(OFFICIAL_SYSTEM, sentences(OFFICIAL_M2), beta=1, max_unchanged_words=0)
+def test_the_command_prints_the_score(write, printed):
+    write({"gold.m2": OFFICIAL_M2.split("\n"), "system": OFFICIAL_SYSTEM})
+    command = "score m2 --hypotheses system --references gold.m2"
+    assert printed(command) == (
+        "precision = 0.8000\nrecall = 0.8000\nf0.5 = 0.8000\ncorrect = 4\nproposed = 5\ngold = 5\n"
+    )
+    expected = m2_score(OFFICIAL_SYSTEM, sentences(OFFICIAL_M2), beta=1, max_unchanged_words=0)
+    assert printed(f"{command} --beta 1 --max_unchanged_words 0 --json") == expected

@@ -1,8 +1,6 @@
 # Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
 """Word perplexity and bits per byte, against closed forms, a plain loop and the language modeling script."""
 
-import gzip
-import json
 import math
 import random
 
@@ -15,7 +13,6 @@ from modeling_ode_transformer import (
     OdeTransformerDecoderConfig,
     OdeTransformerForCausalLM,
     OdeTransformerTokenizer,
-    cli,
 )
 from modeling_ode_transformer.metrics.perplexity import (
     bits_per_byte,
@@ -162,32 +159,27 @@ def test_a_tokenizer_without_an_end_of_sentence_is_refused(tokenizer):
         model_perplexity(causal_lm(tokenizer), other, LINES)
 
 
-def test_the_command_scores_a_file_and_writes_the_log_likelihood_of_each_line(folder, tokenizer, tmp_path, capsys):
+def test_the_command_scores_a_file_and_writes_the_log_likelihood_of_each_line(folder, tokenizer, write, printed):
     """Each is that of a plain loop over the line; in blocks, their sum is the text's. No file is replaced."""
-    with gzip.open(tmp_path / "text.txt.gz", "wt") as file:
-        file.writelines(f"{line}\n" for line in LINES)
-    command = ["score", "perplexity", "--model", str(folder), "--texts", str(tmp_path / "text.txt.gz"), "--json"]
-    cli.run([*command, "--nll_file", str(tmp_path / "nll")])
+    write({"text.gz": LINES})
+    command = f"score perplexity --model {folder} --texts text.gz --json --nll_file"
+    printed(f"{command} lines")
     expected = [nll_by_a_plain_loop(causal_lm(tokenizer), tokenizer, [line]) for line in LINES]
-    assert [float(line) for line in read_lines(tmp_path / "nll")] == pytest.approx(expected, rel=1e-5)
-    capsys.readouterr()
-    cli.run([*command, "--block_size", "5", "--batch_size", "2", "--nll_file", str(tmp_path / "blocks")])
-    found, printed = read_lines(tmp_path / "blocks"), json.loads(capsys.readouterr().out)
-    assert printed == model_perplexity(causal_lm(tokenizer), tokenizer, LINES, 5, 2)
-    assert len(found) == len(LINES) and sum(map(float, found)) == pytest.approx(printed["nll"])
+    assert [float(line) for line in read_lines("lines")] == pytest.approx(expected, rel=1e-5)
+    scores = printed(f"{command} blocks --block_size 5 --batch_size 2")
+    assert scores == model_perplexity(causal_lm(tokenizer), tokenizer, LINES, 5, 2)
+    found = [float(line) for line in read_lines("blocks")]
+    assert len(found) == len(LINES) and sum(found) == pytest.approx(scores["nll"])
     # The same words in another context.
-    assert abs(printed["nll"] - sum(expected)) > 1e-3 and printed["words"] == WORDS
-    with pytest.raises(FileExistsError, match=r"--nll_file .*nll exists: choose another one"):
-        cli.run([*command, "--nll_file", str(tmp_path / "nll")])
+    assert abs(scores["nll"] - sum(expected)) > 1e-3 and scores["words"] == WORDS
+    with pytest.raises(FileExistsError, match=r"--nll_file lines exists: choose another one"):
+        printed(f"{command} lines")
 
 
-def test_a_model_that_is_saved_in_half_precision_is_scored_in_float32(tokenizer, tmp_path, capsys):
+def test_a_model_that_is_saved_in_half_precision_is_scored_in_float32(tokenizer, write, printed):
+    write({"text": LINES})
     model = causal_lm(tokenizer).to(torch.bfloat16)
-    model.save_pretrained(tmp_path / "model")
-    tokenizer.save_pretrained(tmp_path / "model")
-    (tmp_path / "text.txt").write_text("".join(f"{line}\n" for line in LINES))
-    cli.run(
-        ["score", "perplexity", "--model", str(tmp_path / "model"), "--texts", str(tmp_path / "text.txt"), "--json"]
-    )
-    expected = nll_by_a_plain_loop(model.float(), tokenizer, LINES)
-    assert json.loads(capsys.readouterr().out)["nll"] == pytest.approx(expected, rel=1e-6)
+    model.save_pretrained("model")
+    tokenizer.save_pretrained("model")
+    nll = printed("score perplexity --model model --texts text --json")["nll"]
+    assert nll == pytest.approx(nll_by_a_plain_loop(model.float(), tokenizer, LINES), rel=1e-6)
