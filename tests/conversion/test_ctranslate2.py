@@ -9,7 +9,7 @@ import torch
 
 from modeling_ode_transformer import OdeTransformerTokenizer
 
-from ..conftest import build
+from ..conftest import build, ids_of
 
 
 ctranslate2 = pytest.importorskip("ctranslate2")
@@ -29,11 +29,9 @@ def residual(tmp_path, monkeypatch, tokenizer):
     """A saved residual model with outputs of many tokens, beside the working directory of the page's code."""
     monkeypatch.chdir(tmp_path)
     fields = {"tie_word_embeddings": False, "share_encoder_decoder_embeddings": False}
-    fields |= {"bos_token_id": tokenizer.bos_token_id, "pad_token_id": tokenizer.pad_token_id}
-    fields |= dict.fromkeys(("eos_token_id", "decoder_start_token_id"), tokenizer.eos_token_id)
     fields |= {"encoder_solver": "euler", "layer_history": "none", "max_relative_position": 0}
     fields |= {"decoder_attention_heads": 4}  # CTranslate2 takes the encoder's number for both
-    model = build(vocab_size=len(tokenizer), **fields)
+    model = build(vocab_size=len(tokenizer), **ids_of(tokenizer), **fields)
     torch.nn.init.normal_(model.lm_head.weight)
     model.save_pretrained("residual")
     tokenizer.save_pretrained("residual")

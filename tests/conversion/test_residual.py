@@ -5,11 +5,7 @@ import logging
 
 import pytest
 import torch
-from transformers import (
-    AutoConfig,
-    AutoModelForSeq2SeqLM,
-    M2M100ForConditionalGeneration,
-)
+from transformers import AutoConfig, AutoModelForSeq2SeqLM, M2M100ForConditionalGeneration
 from transformers.models.m2m_100.modeling_m2m_100 import shift_tokens_right
 from transformers.models.mbart.modeling_mbart import shift_tokens_right as wrap_tokens_right
 from transformers.models.pegasus.modeling_pegasus import PegasusSinusoidalPositionalEmbedding
@@ -258,10 +254,7 @@ def test_another_family_is_refused_before_its_weights_are_read(model_type, tmp_p
 
 @pytest.mark.parametrize(
     "fields, message",
-    [
-        ({"solver": "rk2"}, "solver='rk2' is not a field"),
-        ({"vector_field": "macaron"}, "lacks model.*macaron"),
-    ],
+    [({"solver": "rk2"}, "solver='rk2' is not a field"), ({"vector_field": "macaron"}, "lacks model.*macaron")],
 )
 def test_fields_that_cannot_be_chosen_are_refused_by_name(fields, message):
     with pytest.raises(ValueError, match=message):

@@ -37,14 +37,7 @@ def reference(y, end=1.0):
     """By scipy's DOP853, to 13 digits."""
     rows = []
     for row in y.reshape(-1, 4):
-        solution = scipy.integrate.solve_ivp(
-            in_numpy,
-            (0, end),
-            row.numpy(),
-            "DOP853",
-            rtol=1e-13,
-            atol=1e-14,
-        )
+        solution = scipy.integrate.solve_ivp(in_numpy, (0, end), row.numpy(), "DOP853", rtol=1e-13, atol=1e-14)
         rows.append(torch.from_numpy(solution.y[:, -1]))
     return torch.stack(rows).view_as(y)
 
@@ -122,13 +115,7 @@ def test_adaptive_steps_reach_the_tolerance(tolerance):
     y, evaluations = solve("rkf", nonlinear, START, options)
     assert (y - reference(START)).abs().max() < 5 * tolerance
     # scipy's method of the same orders needs about as many.
-    solution = scipy.integrate.solve_ivp(
-        in_numpy,
-        (0, 1),
-        START[0, 0].numpy(),
-        rtol=tolerance,
-        atol=tolerance,
-    )
+    solution = scipy.integrate.solve_ivp(in_numpy, (0, 1), START[0, 0].numpy(), rtol=tolerance, atol=tolerance)
     assert 12 <= evaluations[0] <= 2 * solution.nfev + 12 and (evaluations % 6 == 0).all()
 
 

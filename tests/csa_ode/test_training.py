@@ -46,8 +46,7 @@ def trained(tmp_path_factory):
     model = CsaOdeForSequenceClassification(config)
     dataset = [{**tokenizer(text), "labels": label} for text, label in zip(texts, labels)]
     arguments = TrainingArguments(
-        str(folder),
-        **QUIET | {"max_steps": 30, "learning_rate": 0.01, "per_device_train_batch_size": 10},
+        str(folder), **QUIET | {"max_steps": 30, "learning_rate": 0.01, "per_device_train_batch_size": 10}
     )
     Trainer(
         model=model,

@@ -41,7 +41,7 @@ from modeling_ode_transformer.training.checkpoints import LOCK, TEMPORARY
 from modeling_ode_transformer.training.resumption import ResumableTrainerMixin
 from modeling_ode_transformer.training.trainer import TokenSeq2SeqTrainer, TokenSeq2SeqTrainingArguments
 
-from ..conftest import build, randomize, tiny_config
+from ..conftest import build, ids_of, randomize, tiny_config
 from ..processes import run_clean, run_python
 from ..test_hub import PUBLISHED, PUBLISHED_CSA_ODE, PUBLISHED_WITH_PIPELINES
 from ..training.runs import arguments
@@ -64,19 +64,14 @@ def tokenizer(tmp_path_factory):
 def run(tmp_path_factory, tokenizer):
     """A folder as run_translation.py leaves it, with a tokenizer for each side."""
     folder = tmp_path_factory.mktemp("run") / "output"
-    ids = {"bos_token_id": tokenizer.bos_token_id, "pad_token_id": tokenizer.pad_token_id}
-    ids |= dict.fromkeys(("eos_token_id", "decoder_start_token_id"), tokenizer.eos_token_id)
-    config = tiny_config(vocab_size=len(tokenizer), coefficients="gate", encoder_solver="rk2", **ids)
-    torch.manual_seed(0)
-    model = randomize(OdeTransformerForConditionalGeneration(config))
+    model = build(vocab_size=len(tokenizer), **ids_of(tokenizer))
     model.generation_config.update(num_beams=2, length_penalty=0.6, max_length=20)
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     tokenizer.save_pretrained(folder / "target_tokenizer")
     (folder / "all_results.json").write_text(json.dumps({"predict_samples": 11, "predict_bleu": 1.234}))
-    (folder / "arguments.json").write_text(
-        json.dumps({"task": "translation", "data": {"test_file": "/home/me/t.tsv"}})
-    )
+    arguments = {"task": "translation", "data": {"test_file": "/home/me/t.tsv"}}
+    (folder / "arguments.json").write_text(json.dumps(arguments))
     # What a repository must not hold.
     torch.save({"lr": 1}, folder / "training_args.bin")
     (folder / "generated_predictions.txt").write_text("secret\n")
@@ -164,8 +159,7 @@ INTEGRATED = {
 def test_a_model_with_integrated_layers(task, tokenizer, tmp_path):
     """Its files, what its card says, and the example of the card without the package."""
     config = INTEGRATED[task]
-    config.update({"vocab_size": len(tokenizer), "pad_token_id": tokenizer.pad_token_id})
-    config.update(dict.fromkeys(("bos_token_id", "eos_token_id", "decoder_start_token_id"), tokenizer.eos_token_id))
+    config.update(ids_of(tokenizer) | {"vocab_size": len(tokenizer)})
     config = depth.config(config, solver="rk4", layers="1:")
     torch.manual_seed(0)
     auto_class = AutoModelForCausalLM if task == "text-generation" else AutoModelForSeq2SeqLM
@@ -185,10 +179,8 @@ def test_a_model_with_integrated_layers(task, tokenizer, tmp_path):
 
 def test_the_check_does_not_depend_on_how_a_model_generates(tokenizer, tmp_path):
     """Several outputs, drawn at random, of a model with fewer positions than the check's sample has tokens."""
-    ids = {"bos_token_id": tokenizer.bos_token_id, "pad_token_id": tokenizer.pad_token_id}
-    ids |= dict.fromkeys(("eos_token_id", "decoder_start_token_id"), tokenizer.eos_token_id)
-    sizes = {"position_embedding_type": "learned", "max_position_embeddings": 10, "vocab_size": len(tokenizer)}
-    model = randomize(OdeTransformerForConditionalGeneration(tiny_config(**sizes, **ids)))
+    positions = {"position_embedding_type": "learned", "max_position_embeddings": 10}
+    model = build(vocab_size=len(tokenizer), **positions, **ids_of(tokenizer))
     model.generation_config.update(do_sample=True, num_return_sequences=2, max_length=10)
     model.save_pretrained(tmp_path / "run")
     tokenizer.save_pretrained(tmp_path / "run")

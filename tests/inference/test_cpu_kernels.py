@@ -126,12 +126,7 @@ def test_queries_at_one_position_attend_as_before(max_relative_position, dtype, 
         options = {"encoder_hidden_states": states, "encoder_attention_mask": source_mask, "past_key_values": cache}
         model.model.decoder(prompt, **options)
         attention_calls.clear()
-        outputs = model.model.decoder(
-            ids,
-            attention_mask=visible,
-            position_ids=torch.full((16, 5), 4),
-            **options,
-        )
+        outputs = model.model.decoder(ids, attention_mask=visible, position_ids=torch.full((16, 5), 4), **options)
         results.append(outputs.last_hidden_state)
         optimize_for_cpu(model)
     assert len(attention_calls) == 2 * model.config.decoder_layers

@@ -30,7 +30,7 @@ from modeling_ode_transformer.inference import generate
 from modeling_ode_transformer.own_schemes import IMPORTED
 from modeling_ode_transformer.texts_ode_transformer import TextGenerator
 
-from ..conftest import TINY, build, killed_at_each_operation, randomize, tiny_config
+from ..conftest import TINY, build, ids_of, killed_at_each_operation, randomize, tiny_config
 from ..training.test_resumption import environment_of_processes
 
 
@@ -61,8 +61,7 @@ def models(tmp_path_factory):
     german = OdeTransformerTokenizer.train([quickstart.german(n) for n in range(0, 9000, 7)], VOCABULARY - 10)
     torch.manual_seed(0)
     sizes = {**TINY, "vocab_size": VOCABULARY, "tie_word_embeddings": False}
-    ids = {"pad_token_id": tokenizer.pad_token_id, "eos_token_id": tokenizer.eos_token_id}
-    ids["decoder_start_token_id"] = tokenizer.eos_token_id
+    ids = ids_of(tokenizer)
 
     def ode_transformer(**fields):
         return randomize(OdeTransformerForConditionalGeneration(tiny_config(**{**sizes, **ids, **fields})))

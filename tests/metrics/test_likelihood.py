@@ -8,7 +8,7 @@ from transformers import M2M100Config, M2M100ForConditionalGeneration
 from modeling_ode_transformer import OdeTransformerForConditionalGeneration, OdeTransformerTokenizer
 from modeling_ode_transformer.metrics.likelihood import target_likelihoods
 
-from ..conftest import build, randomize
+from ..conftest import build, ids_of, randomize
 
 
 SOURCES = ["two dogs run", "a man sleeps in the snow", "snow", "the dog"]
@@ -23,11 +23,6 @@ def tokenizer():
 @pytest.fixture(scope="module")
 def target_tokenizer():
     return OdeTransformerTokenizer.train(TARGETS, vocab_size=310, hard_vocab_limit=False)
-
-
-def ids_of(tokenizer):
-    ids = {"bos_token_id": tokenizer.bos_token_id, "pad_token_id": tokenizer.pad_token_id}
-    return ids | dict.fromkeys(("eos_token_id", "decoder_start_token_id"), tokenizer.eos_token_id)
 
 
 def ours(tokenizer, target_tokenizer):

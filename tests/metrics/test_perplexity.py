@@ -9,17 +9,8 @@ import run_language_modeling
 import torch
 from transformers import GPT2Config, GPT2LMHeadModel
 
-from modeling_ode_transformer import (
-    OdeTransformerDecoderConfig,
-    OdeTransformerForCausalLM,
-    OdeTransformerTokenizer,
-)
-from modeling_ode_transformer.metrics.perplexity import (
-    bits_per_byte,
-    count_bytes,
-    model_perplexity,
-    word_perplexity,
-)
+from modeling_ode_transformer import OdeTransformerDecoderConfig, OdeTransformerForCausalLM, OdeTransformerTokenizer
+from modeling_ode_transformer.metrics.perplexity import bits_per_byte, count_bytes, model_perplexity, word_perplexity
 from modeling_ode_transformer.text_files import read_lines
 from modeling_ode_transformer.training.tasks import language_model
 

@@ -21,8 +21,8 @@ from modeling_ode_transformer.metrics.m2 import Edit, M2Sentence, m2_score
 from modeling_ode_transformer.metrics.perplexity import score_lines
 from modeling_ode_transformer.metrics.rouge import rouge
 
-from ..conftest import build
-from .test_likelihood import SOURCES, TARGETS, ids_of, tokenizer  # noqa: F401 (a fixture)
+from ..conftest import build, ids_of
+from .test_likelihood import SOURCES, TARGETS, tokenizer  # noqa: F401 (a fixture)
 
 
 REFERENCES = ["the cat sat on the mat .", "two dogs run in the snow", "a man waits", "it rains today"] * 3
