@@ -289,11 +289,11 @@ def test_standard_input_to_standard_output(translate, monkeypatch, models):
 
 def test_interactive(models, monkeypatch, capsys, translate):
     """Ends at an empty line, at the end of the input and at Ctrl-C."""
-    expected = [line.split("\t")[1] for line in translate("ode", lines=["seven"], num_return_sequences=2)]
+    expected = [line.split("\t")[1] for line in translate("ode", lines=["seven", "forty"], num_return_sequences=2)]
     for end in ("", EOFError, KeyboardInterrupt):
-        monkeypatch.setattr("builtins.input", mock.Mock(side_effect=["seven", end, "never"]))
+        monkeypatch.setattr("builtins.input", mock.Mock(side_effect=["seven", "forty", end, "never"]))
         capsys.readouterr()
-        run([*f"--model_name_or_path {models / 'ode'} --interactive --num_return_sequences 2 --device cpu".split()])
+        run(f"--model_name_or_path {models / 'ode'} --interactive --num_return_sequences 2 --device cpu".split())
         assert [line for line in capsys.readouterr().out.split("\n") if line] == expected
 
 
@@ -686,6 +686,7 @@ LONG_PREFIX = json.dumps({"source": "one", "target_prefix": "x" * 40})
         (["ode"], {"batch_size": 3, "max_tokens_per_batch": 100}, "not both"),
         (["ode"], {"split_sentences": True, "scores": True}, "leave out --scores"),
         (["ode"], {"generation_options": "num_beem=3"}, "has no option num_beem"),
+        (["ode"], {"generation_options": "max_new_tokens=x"}, '"max_new_tokens": "x".*: a value has a wrong type'),
         (["ode"], {"generation_options": "num_return_sequences=2"}, "give --num_return_sequences outside"),
         (["ode"], {"device": "gpu"}, "--device gpu cannot be used"),
         (["learned"], {"max_source_length": 13}, "13 exceeds the model's max_position_embeddings, 12"),
