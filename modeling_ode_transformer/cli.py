@@ -555,7 +555,6 @@ def rouge(hypotheses: str, references: list[str], sentences: str, no_stemmer: bo
     arg("--references", "M2 file of the same sentences, UTF-8 (.gz accepted)", required=True),
     BETA,
     arg("--max_unchanged_words", "maximum number of unchanged words within an edit", default=2),
-    arg("--ignore_whitespace_casing", "ignore edits that change only white space or case", action="store_true"),
 )
 def m2(hypotheses: str, references: str, **options: Any) -> dict:
     from .metrics.m2 import m2_score, read_m2
@@ -636,11 +635,6 @@ def perplexity(model: str, texts: str, block_size: int, batch_size: int, nll_fil
     arg("--model", "folder or Hub name of the model and its tokenizer", required=True),
     arg("--targets", "file of the outputs, one per line, UTF-8 (.gz accepted)", required=True),
     arg("--sources", "file of their sources, for an encoder-decoder"),
-    arg(
-        "--n_best",
-        "the outputs are a list of `generate --num_return_sequences`: a line begins with the number of its source",
-        action="store_true",
-    ),
     arg("--tokens", "print JSON instead: the tokens of each output and their log-probabilities", action="store_true"),
     arg("--src_lang", "language of the sources, as named by a multilingual tokenizer; default: as saved with it"),
     arg("--tgt_lang", "language of the outputs, likewise"),
@@ -679,11 +673,6 @@ SYSTEM = "file of the system's outputs, one per line, UTF-8 (.gz accepted), or o
     ),
     arg("--num_samples", "number of resamples", default=1000),
     arg("--seed", "seed of the resamples", default=12345),
-    arg(
-        "--sentences_only",
-        "leave the differences between seeds out; by default they count if both systems have several files",
-        action="store_true",
-    ),
     *BLEU_OPTIONS,
 )
 def bootstrap(metric: str, system_a: list[str], system_b: list[str], references: list[str], **options: Any) -> dict:

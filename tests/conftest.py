@@ -155,6 +155,12 @@ def randomize(model: torch.nn.Module, seed: int = 0) -> torch.nn.Module:
     return model.eval()
 
 
+def ids_of(tokenizer) -> dict[str, int]:
+    """The fields of an encoder-decoder's configuration with the ids of a tokenizer's special tokens."""
+    ids = {"bos_token_id": tokenizer.bos_token_id, "pad_token_id": tokenizer.pad_token_id}
+    return ids | dict.fromkeys(("eos_token_id", "decoder_start_token_id"), tokenizer.eos_token_id)
+
+
 def assert_close(actual: torch.Tensor, expected: torch.Tensor, scale: float = 1.0):
     """Compares with the tolerance of the dtype, times `scale` for values of another order than 1."""
     torch.testing.assert_close(actual, expected, rtol=0, atol=scale * TOLERANCES[expected.dtype])

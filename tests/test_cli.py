@@ -155,17 +155,6 @@ def test_publish_passes_its_options_on(monkeypatch, capsys):
     assert found == {"private": True, "update": True, "dtype": "bfloat16"}
 
 
-def test_m2_ignores_white_space_and_case_where_asked_to(tmp_path, capsys):
-    (tmp_path / "gold.m2").write_text("S the in put is\nA 0 1|||R:ORTH|||The|||REQUIRED|||-NONE-|||0\n")
-    (tmp_path / "text").write_text("The input was\n")
-    command = ["score", "m2", "--hypotheses", str(tmp_path / "text"), "--references", str(tmp_path / "gold.m2")]
-    found = []
-    for flags in ([], ["--ignore_whitespace_casing"]):
-        cli.run([*command, "--json", *flags])
-        found.append(json.loads(capsys.readouterr().out))
-    assert [(scores["correct"], scores["proposed"]) for scores in found] == [(1, 2), (0, 1)]
-
-
 def generate_arguments(monkeypatch, *argv):
     """What `ode-transformer generate` would run with."""
     found = []

@@ -14,7 +14,6 @@ between sentences. The scores of n outputs have the variance s^2 / n in their me
 chance, which is in the resamples already. It is estimated by how differently the outputs' scores move in a resample,
 and taken out. (Drawing outputs and sentences together would count this part three times: Owen, The pigeonhole
 bootstrap, 2007.) A few seeds say little about their own spread: the degrees of freedom are Satterthwaite's (1946).
-`--sentences_only` leaves seeds out.
 
 Two language models are compared by the files that `score perplexity --nll_file` writes, one for each seed:
 
@@ -191,7 +190,6 @@ def compare(
     metric: str = "bleu",
     num_samples: int = 1000,
     seed: int = 12345,
-    sentences_only: bool = False,
     **options,
 ) -> dict[str, Any]:
     """Applies `paired_bootstrap` to the texts of two systems.
@@ -206,7 +204,6 @@ def compare(
             text.
         num_samples: Number of resamples.
         seed: Seed of the resamples.
-        sentences_only: Whether to leave the differences between seeds out even if both systems have several outputs.
         options: Those of `bleu.bleu_scorers`, for the three kinds of BLEU.
 
     Returns:
@@ -228,7 +225,7 @@ def compare(
     number = len(systems["predictions_a"])
     # (sentences, outputs, ...): all outputs for a sentence are drawn together.
     pooled = [np.stack(of_system, axis=1) for of_system in (statistics[:number], statistics[number:])]
-    counts_seeds = not sentences_only and min(map(len, systems.values())) > 1
+    counts_seeds = min(map(len, systems.values())) > 1
 
     def score_together(rows: np.ndarray) -> float:
         return score(rows.reshape(-1, *rows.shape[2:]))

@@ -152,10 +152,7 @@ def write_m2(path: str | Path, sentences: Iterable[M2Sentence]) -> None:
 
 
 def m2_statistics(
-    predictions: Sequence[str],
-    references: Sequence[M2Sentence],
-    max_unchanged_words: int = 2,
-    ignore_whitespace_casing: bool = False,
+    predictions: Sequence[str], references: Sequence[M2Sentence], max_unchanged_words: int = 2
 ) -> np.ndarray:
     """The statistics behind the score, by sentence and annotator.
 
@@ -163,7 +160,6 @@ def m2_statistics(
         predictions: Corrected sentences, tokens separated by white space.
         references: The sentences with their annotators' edits.
         max_unchanged_words: Maximum number of unchanged words within an edit of a prediction.
-        ignore_whitespace_casing: Whether to leave out edits of a prediction that change only white space or case.
 
     Returns:
         int64 (sentences, annotators, 3): numbers of correct edits, of the prediction's edits and of the annotator's
@@ -174,9 +170,8 @@ def m2_statistics(
     """
     check_lists(predictions=predictions, references=references)
     warn_of_untokenized(predictions=predictions)
-    options = max_unchanged_words, ignore_whitespace_casing
     counts = [
-        count_edits(reference.tokens, prediction.split(), reference.edits or {0: []}, *options)
+        count_edits(reference.tokens, prediction.split(), reference.edits or {0: []}, max_unchanged_words)
         for prediction, reference in zip(predictions, references)
     ]
     annotators = sorted(set().union(*counts))
@@ -216,8 +211,6 @@ def m2_score(
     references: Sequence[M2Sentence],
     beta: float = 0.5,
     max_unchanged_words: int = 2,
-    ignore_whitespace_casing: bool = False,
 ) -> dict[str, float | int]:
     """M2 score of corrections: `m2_score_statistics` of `m2_statistics`, whose arguments and errors it has."""
-    options = max_unchanged_words, ignore_whitespace_casing
-    return m2_score_statistics(m2_statistics(predictions, references, *options), beta)
+    return m2_score_statistics(m2_statistics(predictions, references, max_unchanged_words), beta)

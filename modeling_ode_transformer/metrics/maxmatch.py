@@ -233,7 +233,6 @@ def count_edits(
     hypothesis: Sequence[str],
     annotations: Mapping[int, Sequence[Edit]],
     max_unchanged_words: int = 2,
-    ignore_whitespace_casing: bool = False,
 ) -> dict[int, tuple[int, int, int]]:
     """For each annotator, the numbers of correct edits, of the hypothesis' edits, and of the annotator's edits.
 
@@ -243,7 +242,6 @@ def count_edits(
         annotations: The edits of each annotator, in file order. The order matters: no edit matches an annotator's edit
             before an already matched one.
         max_unchanged_words: Maximum number of unchanged words in an edit of the hypothesis.
-        ignore_whitespace_casing: Whether to ignore edits that change only white space or case.
     """
     lattice = Lattice(list(source), list(hypothesis), max_unchanged_words)
     counts = {}
@@ -251,8 +249,6 @@ def count_edits(
         edits = []
         for edge in lattice.cheapest_path(gold_edits):
             (start, _), (end, _) = (lattice.places[vertex] for vertex in edge)
-            before, text = "".join(source[start:end]), lattice.text(edge)
-            if not (ignore_whitespace_casing and before.lower() == text.replace(" ", "").lower()):
-                edits.append((start, end, text))
+            edits.append((start, end, lattice.text(edge)))
         counts[annotator] = count_matches(edits, gold_edits), len(edits), len(gold_edits)
     return counts

@@ -1,42 +1,29 @@
 # Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
 """The command that converts fairseq's checkpoints: files as fairseq writes them, read, averaged or refused."""
 
-import json
 import os
 import sys
 from argparse import Namespace
 from collections import OrderedDict
-from functools import cache
 from pathlib import Path
 from types import ModuleType
 
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, GenerationConfig
 
 from modeling_ode_transformer import FairseqTokenizer, cli, convert_fairseq_state_dict
 
 from ..conftest import assert_close
+from .test_fairseq import load, run
 
 
-GOLDEN = Path(__file__).parents[1] / "golden"
 SHARED, SEPARATE = "rk2_learnable_iii_rpr8_dlcl", "extra_rk2_learnable_iii_noShare"
 CODES = "#version: 0.2\nl o\nlo w\nlo w</w>\ne r</w>\nn e\nne w</w>\n"
 PIECES = ["low@@", "low", "er", "new", "a", "l@@", "o@@", "w@@"]
 # The golden models embed 60 tokens, 4 of them special.
 TOKENS = [*PIECES, *(f"word{i}" for i in range(56 - len(PIECES)))]
-
-
-@cache
-def golden(name: str):
-    """The original's parameters, its inputs and outputs, and its arguments."""
-    parts = {"weights": OrderedDict(), "io": {}}
-    for key, tensor in load_file(GOLDEN / name / "tensors.safetensors").items():
-        part, _, key = key.partition(".")
-        parts[part][key] = tensor
-    return parts["weights"], parts["io"], json.loads((GOLDEN / name / "reference.json").read_text())["args"]
 
 
 @pytest.fixture
@@ -80,9 +67,9 @@ def files(tmp_path):
         def checkpoint(
             self, name=SHARED, file="checkpoint_best.pt", change=None, changed_args=None, **options
         ) -> Path:
-            weights, _, args = golden(name)
+            weights, _, reference = load(name)
             weights = OrderedDict((key, change(tensor) if change else tensor) for key, tensor in weights.items())
-            return write_checkpoint(tmp_path / file, weights, {**args, **(changed_args or {})}, **options)
+            return write_checkpoint(tmp_path / file, weights, {**reference["args"], **(changed_args or {})}, **options)
 
         def run(self, *checkpoints, target=None, options=()):
             dictionaries = ["--source_dict", self.dictionary, "--target_dict", target or self.dictionary]
@@ -93,18 +80,9 @@ def files(tmp_path):
     return Files()
 
 
-def logits(model, io):
-    source = io["src_tokens"]
-    with torch.no_grad():
-        return model(
-            input_ids=source,
-            attention_mask=(source != 1).long(),
-            decoder_input_ids=io["prev_output_tokens"],
-        ).logits
-
-
-@pytest.mark.parametrize("zipped", [True, False])
-@pytest.mark.parametrize("name", [SHARED, SEPARATE, "residual_i_plain", "rk4_standard_i_plain"])
+@pytest.mark.parametrize(
+    "name, zipped", [(SHARED, True), (SEPARATE, False), ("residual_i_plain", True), ("rk4_standard_i_plain", False)]
+)
 def test_the_folder_computes_what_the_original_computes(name, zipped, files, meters, monkeypatch):
     checkpoint = files.checkpoint(
         name, save_options={"_use_new_zipfile_serialization": zipped}, train_meters=meters, best=4.25
@@ -112,23 +90,25 @@ def test_the_folder_computes_what_the_original_computes(name, zipped, files, met
     monkeypatch.delitem(sys.modules, "fairseq.meters")
     monkeypatch.delitem(sys.modules, "fairseq")
     model = files.run(checkpoint)
-    assert_close(logits(model, golden(name)[1]), golden(name)[1]["logits"])
+    assert_close(run(model, load(name)[1])[0].logits, load(name)[1]["logits"])
     assert {parameter.dtype for parameter in model.parameters()} == {torch.float32}
     assert not list(files.output.glob("*.bin")) and (files.output / "model.safetensors").is_file()
 
 
 def test_parameters_in_half_precision_are_read_exactly(files):
     model = files.run(files.checkpoint(change=torch.Tensor.half))
-    weights, io, args = golden(SHARED)
+    weights, io, reference = load(SHARED)
     rounded = {name: tensor.half().float() for name, tensor in weights.items()}
-    assert torch.equal(logits(model, io), logits(convert_fairseq_state_dict(rounded, args), io))
+    expected = convert_fairseq_state_dict(rounded, reference["args"])
+    assert torch.equal(run(model, io)[0].logits, run(expected, io)[0].logits)
 
 
 def test_several_checkpoints_are_averaged(files):
     names = ["checkpoint3.pt", "checkpoint4.pt", "checkpoint5.pt"]
     generator = torch.Generator().manual_seed(0)
     noise = [{}, {}, {}]
-    weights, _, args = golden(SHARED)
+    weights, _, reference = load(SHARED)
+    args = reference["args"]
     for name, tensor in weights.items():
         for part in noise:
             part[name] = (tensor + torch.randn(tensor.shape, generator=generator)).half()
@@ -189,7 +169,7 @@ def test_other_objects_are_read_only_when_told_to_trust_the_file(files):
     ):
         files.run(checkpoint)
     model = files.run(checkpoint, options=["--trust_file"])
-    assert_close(logits(model, golden(SHARED)[1]), golden(SHARED)[1]["logits"])
+    assert_close(run(model, load(SHARED)[1])[0].logits, load(SHARED)[1]["logits"])
 
 
 def test_files_of_others_are_refused(files):
@@ -263,6 +243,3 @@ def test_nothing_is_overwritten(files):
     with pytest.raises(ValueError, match=r"--output_dir .*out is not an empty folder"):
         files.run(checkpoint)
     assert before == {path: path.read_bytes() for path in files.output.rglob("*") if path.is_file()}
-    files.output = files.dictionary
-    with pytest.raises(ValueError, match=r"--output_dir .*dict.txt is not an empty folder"):
-        files.run(checkpoint)

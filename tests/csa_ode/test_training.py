@@ -23,6 +23,9 @@ from modeling_ode_transformer.training.word_vectors import load_word_vectors
 from .conftest import TINY
 
 
+QUIET = {"report_to": "none", "use_cpu": True, "disable_tqdm": True, "save_strategy": "no"}
+
+
 def texts_to_learn():
     return [f"{'why' if i % 2 else 'who'} {word} it ?" for i, word in enumerate("is was did has can".split() * 6)]
 
@@ -43,15 +46,7 @@ def trained(tmp_path_factory):
     model = CsaOdeForSequenceClassification(config)
     dataset = [{**tokenizer(text), "labels": label} for text, label in zip(texts, labels)]
     arguments = TrainingArguments(
-        str(folder),
-        max_steps=30,
-        learning_rate=0.01,
-        per_device_train_batch_size=10,
-        report_to="none",
-        use_cpu=True,
-        disable_tqdm=True,
-        save_strategy="no",
-        gradient_accumulation_steps=1,
+        str(folder), **QUIET | {"max_steps": 30, "learning_rate": 0.01, "per_device_train_batch_size": 10}
     )
     Trainer(
         model=model,
@@ -81,19 +76,9 @@ def test_accumulated_gradients_are_those_of_the_full_batch(tmp_path):
     def weights(name, size, accumulation):
         torch.manual_seed(0)
         model = CsaOdeForSequenceClassification(CsaOdeConfig(**(TINY | {"num_labels": 1, "dropout": 0.0})))
-        arguments = TrainingArguments(
-            str(tmp_path / name),
-            max_steps=1,
-            learning_rate=1e-2,
-            per_device_train_batch_size=size,
-            optim="sgd",
-            gradient_accumulation_steps=accumulation,
-            report_to="none",
-            use_cpu=True,
-            disable_tqdm=True,
-            save_strategy="no",
-            max_grad_norm=0.0,
-        )
+        steps = {"max_steps": 1, "per_device_train_batch_size": size, "gradient_accumulation_steps": accumulation}
+        update = {"learning_rate": 1e-2, "optim": "sgd", "max_grad_norm": 0.0}
+        arguments = TrainingArguments(str(tmp_path / name), **QUIET | steps | update)
         Trainer(model=model, args=arguments, train_dataset=data).train()
         return model.classifier.weight.detach()
 

@@ -44,9 +44,8 @@ class Answer(Exception):
 
 
 class HubServer(ThreadingHTTPServer):
-    """Serves `repositories` (by "OWNER/NAME") and notes `requests`. A connection is cut where `cut(method, path)` is
-    true, without an answer. `default_visibility` is that of new repositories for which none is asked, as organizations
-    set it."""
+    """Serves `repositories` (by "OWNER/NAME") and notes `requests`; calls `before_answering(method, path)`.
+    `default_visibility` is that of new repositories for which none is asked, as organizations set it."""
 
     daemon_threads = True
 
@@ -55,7 +54,7 @@ class HubServer(ThreadingHTTPServer):
         self.repositories: dict[str, Repository] = {}
         self.objects: dict[str, bytes] = {}
         self.requests: list[tuple[str, str]] = []
-        self.cut: Callable[[str, str], bool] = lambda method, path: False
+        self.before_answering: Callable[[str, str], None] = lambda method, path: None
         self.default_visibility = "public"
         self.url = f"http://127.0.0.1:{self.server_port}"
 
@@ -79,9 +78,7 @@ class Handler(BaseHTTPRequestHandler):
         path = unquote(urlsplit(self.path).path)
         self.server.requests.append((self.command, path))
         self.__dict__.pop("body", None)
-        if self.server.cut(self.command, path):
-            self.close_connection = True
-            return
+        self.server.before_answering(self.command, path)
         try:
             for pattern, handle in ROUTES:
                 if match := re.fullmatch(pattern, f"{self.command} {path}"):
@@ -146,12 +143,8 @@ class Handler(BaseHTTPRequestHandler):
         raise Answer(200, {"url": f"{self.server.url}/{name}", "id": name, "name": name})
 
     def validate_yaml(self):
-        try:
-            metadata = yaml.safe_load(json.loads(self.body)["content"].split("---")[1])
-            errors = [] if isinstance(metadata, dict) else ["metadata is not a mapping"]
-        except (IndexError, yaml.YAMLError) as error:
-            errors = [str(error)]
-        raise Answer(400 if errors else 200, {"errors": [{"message": text} for text in errors], "warnings": []})
+        metadata = yaml.safe_load(json.loads(self.body)["content"].split("---")[1])
+        raise Answer(200 if isinstance(metadata, dict) else 400, {"errors": [], "warnings": []})
 
     def info(self, name, revision=None):
         repository, sha, files = self.revision(name, revision)
@@ -161,35 +154,21 @@ class Handler(BaseHTTPRequestHandler):
 
     def tree(self, name, revision):
         _, _, files = self.revision(name, revision)
-        raise Answer(
-            200, [{"type": "file", "path": path, "size": len(data), "oid": path} for path, data in files.items()]
-        )
+        listed = [{"type": "file", "path": path, "size": len(data), "oid": path} for path, data in files.items()]
+        raise Answer(200, listed)
 
     def preupload(self, name, revision):
         self.authorize()
         self.revision(name, revision)
-        raise Answer(
-            200,
-            {
-                "files": [
-                    {
-                        "path": file["path"],
-                        "uploadMode": "lfs" if file["path"].endswith(".safetensors") else "regular",
-                        "shouldIgnore": False,
-                    }
-                    for file in json.loads(self.body)["files"]
-                ]
-            },
-        )
+        paths = [file["path"] for file in json.loads(self.body)["files"]]
+        modes = {path: "lfs" if path.endswith(".safetensors") else "regular" for path in paths}
+        files = [{"path": path, "uploadMode": mode, "shouldIgnore": False} for path, mode in modes.items()]
+        raise Answer(200, {"files": files})
 
     def lfs_batch(self, name):
         self.authorize()
         objects = [
-            {
-                "oid": each["oid"],
-                "size": each["size"],
-                "actions": {"upload": {"href": f"{self.server.url}/lfs/{each['oid']}"}},
-            }
+            each | {"actions": {"upload": {"href": f"{self.server.url}/lfs/{each['oid']}"}}}
             for each in json.loads(self.body)["objects"]
         ]
         raise Answer(200, {"transfer": "basic", "objects": objects}, Content_Type="application/vnd.git-lfs+json")

@@ -41,25 +41,15 @@ from modeling_ode_transformer.training.checkpoints import LOCK, TEMPORARY
 from modeling_ode_transformer.training.resumption import ResumableTrainerMixin
 from modeling_ode_transformer.training.trainer import TokenSeq2SeqTrainer, TokenSeq2SeqTrainingArguments
 
-from ..conftest import build, randomize, tiny_config
+from ..conftest import build, ids_of, randomize, tiny_config
 from ..processes import run_clean, run_python
-from ..test_hub import PUBLISHED_CSA_ODE
+from ..test_hub import PUBLISHED, PUBLISHED_CSA_ODE, PUBLISHED_WITH_PIPELINES
 from ..training.runs import arguments
 from .hub_server import TOKEN, HubServer, Repository
 
 
 CARD = {"repo_id": "me/model", "language": ["en", "de"]}
-PARTS = (
-    "configuration",
-    "generation",
-    "integration",
-    "layers",
-    "modeling",
-    "pipeline",
-    "schemes",
-    "texts",
-)
-CODE = {f"{part}_ode_transformer.py" for part in PARTS}
+CODE = {f"{name}.py" for name in (*PUBLISHED, *PUBLISHED_WITH_PIPELINES)}
 
 
 @pytest.fixture(scope="module")
@@ -74,19 +64,14 @@ def tokenizer(tmp_path_factory):
 def run(tmp_path_factory, tokenizer):
     """A folder as run_translation.py leaves it, with a tokenizer for each side."""
     folder = tmp_path_factory.mktemp("run") / "output"
-    ids = {"bos_token_id": tokenizer.bos_token_id, "pad_token_id": tokenizer.pad_token_id}
-    ids |= dict.fromkeys(("eos_token_id", "decoder_start_token_id"), tokenizer.eos_token_id)
-    config = tiny_config(vocab_size=len(tokenizer), coefficients="gate", encoder_solver="rk2", **ids)
-    torch.manual_seed(0)
-    model = randomize(OdeTransformerForConditionalGeneration(config))
+    model = build(vocab_size=len(tokenizer), **ids_of(tokenizer))
     model.generation_config.update(num_beams=2, length_penalty=0.6, max_length=20)
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     tokenizer.save_pretrained(folder / "target_tokenizer")
     (folder / "all_results.json").write_text(json.dumps({"predict_samples": 11, "predict_bleu": 1.234}))
-    (folder / "arguments.json").write_text(
-        json.dumps({"task": "translation", "data": {"test_file": "/home/me/t.tsv"}})
-    )
+    arguments = {"task": "translation", "data": {"test_file": "/home/me/t.tsv"}}
+    (folder / "arguments.json").write_text(json.dumps(arguments))
     # What a repository must not hold.
     torch.save({"lr": 1}, folder / "training_args.bin")
     (folder / "generated_predictions.txt").write_text("secret\n")
@@ -174,8 +159,7 @@ INTEGRATED = {
 def test_a_model_with_integrated_layers(task, tokenizer, tmp_path):
     """Its files, what its card says, and the example of the card without the package."""
     config = INTEGRATED[task]
-    config.update({"vocab_size": len(tokenizer), "pad_token_id": tokenizer.pad_token_id})
-    config.update(dict.fromkeys(("bos_token_id", "eos_token_id", "decoder_start_token_id"), tokenizer.eos_token_id))
+    config.update(ids_of(tokenizer) | {"vocab_size": len(tokenizer)})
     config = depth.config(config, solver="rk4", layers="1:")
     torch.manual_seed(0)
     auto_class = AutoModelForCausalLM if task == "text-generation" else AutoModelForSeq2SeqLM
@@ -195,10 +179,8 @@ def test_a_model_with_integrated_layers(task, tokenizer, tmp_path):
 
 def test_the_check_does_not_depend_on_how_a_model_generates(tokenizer, tmp_path):
     """Several outputs, drawn at random, of a model with fewer positions than the check's sample has tokens."""
-    ids = {"bos_token_id": tokenizer.bos_token_id, "pad_token_id": tokenizer.pad_token_id}
-    ids |= dict.fromkeys(("eos_token_id", "decoder_start_token_id"), tokenizer.eos_token_id)
-    sizes = {"position_embedding_type": "learned", "max_position_embeddings": 10, "vocab_size": len(tokenizer)}
-    model = randomize(OdeTransformerForConditionalGeneration(tiny_config(**sizes, **ids)))
+    positions = {"position_embedding_type": "learned", "max_position_embeddings": 10}
+    model = build(vocab_size=len(tokenizer), **positions, **ids_of(tokenizer))
     model.generation_config.update(do_sample=True, num_return_sequences=2, max_length=10)
     model.save_pretrained(tmp_path / "run")
     tokenizer.save_pretrained(tmp_path / "run")
@@ -288,11 +270,7 @@ def without_end_mark(text: str) -> str:
             "modeling_ode_transformer",
         ),
         ("pipeline_ode_transformer.py", lambda code: "", "TranslationPipeline"),
-        (
-            "target_tokenizer/tokenizer.json",
-            without_end_mark,
-            "target tokenizer gives other",
-        ),
+        ("target_tokenizer/tokenizer.json", without_end_mark, "target tokenizer gives other"),
     ],
 )
 def test_a_repository_that_does_not_work_without_the_package_is_not_uploaded(
@@ -330,21 +308,17 @@ def held(**files: str) -> Repository:
     return repository
 
 
-def test_an_upload_is_one_commit_to_a_new_repository(small, hub):
-    commit = upload_repository(small, "model", private=True)
-    repository = hub.repositories["me/model"]
-    assert repository.private and len(repository.commits) == 2
-    assert commit.oid == repository.branches["main"]
-    assert {name: data for name, data in repository.files().items() if name != ".gitattributes"} == files_of(small)
-
-
 @pytest.mark.parametrize(
     "asked, default, is_private", [(False, "public", False), (False, "private", True), (True, "public", True)]
 )
-def test_a_new_repository_is_public_only_if_its_owner_lets_it_be(asked, default, is_private, small, hub):
+def test_an_upload_is_one_commit_to_a_new_repository(asked, default, is_private, small, hub):
+    """Which is public only if its owner lets it be."""
     hub.default_visibility = default
-    upload_repository(small, "model", private=asked)
-    assert hub.repositories["me/model"].private == is_private
+    commit = upload_repository(small, "model", private=asked)
+    repository = hub.repositories["me/model"]
+    assert repository.private == is_private and len(repository.commits) == 2
+    assert commit.oid == repository.branches["main"]
+    assert {name: data for name, data in repository.files().items() if name != ".gitattributes"} == files_of(small)
 
 
 def test_saving_to_the_hub_uploads_the_code_of_the_pipelines(run, hub, tmp_path):
@@ -398,9 +372,8 @@ def test_somebody_elses_commit_in_between_is_not_overwritten(small, hub):
     def commit_first(method, path):
         if "/preupload/" in path:
             hub.repositories["me/model"].commit("main", {"README.md": b"theirs"})
-        return False
 
-    hub.cut = commit_first
+    hub.before_answering = commit_first
     with pytest.raises(OSError, match="Precondition Failed"):
         upload_repository(small, "me/model", update=True)
     assert hub.repositories["me/model"].files() == {"README.md": b"theirs"}
@@ -441,15 +414,8 @@ def test_no_file_of_a_training_and_of_its_uploads_holds_the_token(is_of_the_pack
     assert torch.load(folder / "training_args.bin", weights_only=False).max_steps == 2
 
 
-def test_a_script_uploads_with_the_token_of_the_login_and_notes_it_nowhere(hub, tmp_path):
-    number_names.write_corpus(tmp_path, {"train": 60, "validation": 12, "test": 11})
-    options = {"push_to_hub": True, "hub_model_id": "me/trained", "save_strategy": "steps", "save_steps": 2}
-    run_translation.main(arguments(tmp_path, tmp_path / "run", **options))
-    check_no_token(tmp_path / "run", hub)
-
-
-def test_what_is_only_for_the_time_of_a_training_is_not_uploaded(hub, tmp_path, monkeypatch):
-    """Its lock, and a checkpoint that is being removed."""
+def test_a_script_uploads_with_the_token_of_the_login_and_notes_it_nowhere(hub, tmp_path, monkeypatch):
+    """Nor does it upload what is only for the time of a training: its lock, a checkpoint that is being removed."""
     number_names.write_corpus(tmp_path, {"train": 60, "validation": 12, "test": 11})
     listed = []
 
@@ -460,18 +426,19 @@ def test_what_is_only_for_the_time_of_a_training_is_not_uploaded(hub, tmp_path, 
         return Trainer.push_to_hub(trainer, *args, **kwargs)
 
     monkeypatch.setattr(TokenSeq2SeqTrainer, "push_to_hub", push)
-    options = {"push_to_hub": True, "hub_model_id": "me/trained"}
+    options = {"push_to_hub": True, "hub_model_id": "me/trained", "save_strategy": "steps", "save_steps": 2}
     run_translation.main(arguments(tmp_path, tmp_path / "run", **options))
     assert {LOCK, f"{TEMPORARY}checkpoint-1"} < set(listed)
     files = hub.repositories["me/trained"].files()
     assert "model.safetensors" in files and not [path for path in files if path.startswith("_")]
+    shutil.rmtree(tmp_path / "run" / f"{TEMPORARY}checkpoint-1")
+    check_no_token(tmp_path / "run", hub)
 
 
-@pytest.mark.parametrize("script", [run_classification, run_translation])
-def test_a_token_is_no_argument_of_a_training(script, tmp_path):
+def test_a_token_is_no_argument_of_a_training(tmp_path):
     argv = ["--output_dir", str(tmp_path / "run"), "--do_train", "--hub_token", TOKEN]
     with pytest.raises(ValueError, match=r"--hub_token .*`hf auth login`, .*HF_TOKEN") as error:
-        script.main(argv)
+        run_translation.main(argv)
     assert TOKEN not in str(error.value) and not (tmp_path / "run").exists()
 
 

@@ -6,13 +6,8 @@ import copy
 import pytest
 import torch
 from torch import nn
-from transformers import (
-    AutoModelForSeq2SeqLM,
-    M2M100Config,
-    M2M100ForConditionalGeneration,
-    Seq2SeqTrainer,
-    Seq2SeqTrainingArguments,
-)
+from transformers import M2M100Config, M2M100ForConditionalGeneration
+from transformers.dynamic_module_utils import get_class_from_dynamic_module
 
 from modeling_ode_transformer import (
     OdeTransformerForCausalLM,
@@ -20,13 +15,9 @@ from modeling_ode_transformer import (
     OdeTransformerModel,
 )
 from modeling_ode_transformer.inference import cpu
-from modeling_ode_transformer.inference.cpu import (
-    Replacement,
-    optimize_for_cpu,
-)
+from modeling_ode_transformer.inference.cpu import Replacement, optimize_for_cpu
 
 from ..conftest import TINY, assert_close, build
-from ..processes import run_python
 from .conftest import optimized
 
 
@@ -40,7 +31,6 @@ FORMS = [
     (MODELS[1], {"decoder_solver": "rk4", "decoder_coefficients": "learned", "vector_field": "macaron"}),
     (MODELS[2], {"encoder_coefficients": "gate", "max_relative_position": 0, "layer_history": "none"}),
 ]
-DROPOUTS = {"dropout": 0.2, "attention_dropout": 0.1, "activation_dropout": 0.3}
 
 
 def inputs_of(model, batch):
@@ -84,7 +74,7 @@ def test_the_model_generates_the_same(model_class, batch):
 
 
 @pytest.mark.parametrize("tied", [True, False])
-def test_saving_and_loading_know_nothing_of_it(tied, tmp_path, batch):
+def test_saving_loading_and_copying_know_nothing_of_it(tied, tmp_path, batch):
     model = build(tie_word_embeddings=tied)
     model.save_pretrained(tmp_path / "before")
     expected = model(**batch).logits
@@ -99,42 +89,21 @@ def test_saving_and_loading_know_nothing_of_it(tied, tmp_path, batch):
     loaded = OdeTransformerForConditionalGeneration.from_pretrained(tmp_path / "after")
     assert not is_optimized(loaded) and torch.equal(loaded(**batch).logits, expected)
     assert (model.lm_head.weight is model.model.shared.weight) == tied
-
-
-def test_saved_code_does_not_mention_it(tmp_path, batch):
-    """A process that cannot import the package opens the model; and a repository's own classes are replaced, too."""
-    model = optimized()
-    model.save_pretrained(tmp_path / "saved")
-    files = list((tmp_path / "saved").glob("*.py"))
-    assert files and not any("inference.cpu" in path.read_text() for path in files)
-    torch.save((batch, model(**batch).logits), tmp_path / "expected.pt")
-    script = (
-        "import sys, torch; sys.modules['modeling_ode_transformer'] = None\n"
-        "from transformers import AutoModelForSeq2SeqLM\n"
-        f"batch, expected = torch.load({str(tmp_path / 'expected.pt')!r})\n"
-        f"model = AutoModelForSeq2SeqLM.from_pretrained({str(tmp_path / 'saved')!r}, trust_remote_code=True)\n"
-        "assert (model(**batch).logits - expected).abs().max() < 1e-4\n"
-    )
-    run_python(script, tmp_path)
-    remote = AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "saved", trust_remote_code=True)
-    layer = optimize_for_cpu(remote).model.decoder.layers[0]
-    for module in (
-        layer.self_attn,
-        layer.self_attn.q_proj,
-        layer.fc1,
-        layer.dropout,
-    ):
-        assert isinstance(module, Replacement)
-    assert_close(remote(**batch).logits, model(**batch).logits, scale=10)
-
-
-def test_an_optimized_model_is_copied(batch):
-    model = optimized()
-    expected = model(**batch).logits
     copied = copy.deepcopy(model)
-    assert torch.equal(copied(**batch).logits, expected)
+    assert torch.equal(copied(**batch).logits, model(**batch).logits)
     assert [type(each) for each in copied.modules()] == [type(each) for each in model.modules()]
     assert copied.lm_head.weight is not model.lm_head.weight
+
+
+def test_classes_of_a_repository_are_replaced_too(tmp_path, batch):
+    model = build()
+    model.save_pretrained(tmp_path)
+    name = "modeling_ode_transformer.OdeTransformerForConditionalGeneration"
+    remote = get_class_from_dynamic_module(name, tmp_path).from_pretrained(tmp_path)
+    assert type(remote).__module__.startswith("transformers_modules.")
+    layer = optimize_for_cpu(remote).model.decoder.layers[0]
+    assert all(isinstance(each, Replacement) for each in (layer.self_attn, layer.self_attn.q_proj, layer.dropout))
+    assert_close(remote(**batch).logits, model(**batch).logits, scale=10)
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
@@ -144,19 +113,6 @@ def test_a_converted_model_runs_as_if_it_had_not_been_optimized(dtype, batch, on
     assert torch.equal(actual, build().to(dtype)(**batch).logits) and actual.dtype == dtype and not onednn_calls
     ids = {"input_ids": torch.ones(3, 5, dtype=torch.long), "decoder_input_ids": torch.ones(3, 6, dtype=torch.long)}
     assert optimized().to("meta")(**{name: each.to("meta") for name, each in ids.items()}).logits.shape == actual.shape
-
-
-def test_activation_checkpointing_draws_the_same_masks_again(batch):
-    gradients = []
-    for checkpointing in (False, True):
-        model = optimized(encoder_solver="rk4", **DROPOUTS).train()
-        if checkpointing:
-            model.activation_checkpointing_enable()
-        torch.manual_seed(5)
-        model(**batch, labels=batch["decoder_input_ids"], use_cache=False).loss.backward()
-        gradients.append([parameter.grad for parameter in model.parameters()])
-    for actual, expected in zip(*gradients):
-        assert_close(actual, expected, scale=10)
 
 
 def test_an_optimized_model_compiles_and_exports(batch):
@@ -221,16 +177,3 @@ def test_other_models_of_transformers_have_their_linear_layers_replaced(batch, o
     assert onednn_calls
     attention = nn.MultiheadAttention(8, 2)
     assert not is_optimized(optimize_for_cpu(attention))  # its projection is a class of its own
-
-
-def test_a_trainer_trains_an_optimized_model(tmp_path):
-    data = [{"input_ids": torch.arange(4 + i, 11 + i), "labels": torch.arange(20 + i, 26 + i)} for i in range(4)]
-    options = {"use_cpu": True, "report_to": "none", "save_strategy": "no", "max_steps": 2}
-    model = optimized(**DROPOUTS)
-    before = model.lm_head.weight.clone()
-    trainer = Seq2SeqTrainer(model=model, args=Seq2SeqTrainingArguments(str(tmp_path), **options), train_dataset=data)
-    trainer.train()
-    trainer.save_model(tmp_path / "saved")
-    assert not torch.equal(model.lm_head.weight, before)
-    loaded = OdeTransformerForConditionalGeneration.from_pretrained(tmp_path / "saved")
-    assert torch.equal(loaded.lm_head.weight, model.lm_head.weight)

@@ -13,7 +13,13 @@ from modeling_ode_transformer import (
     OdeTransformerModel,
 )
 from modeling_ode_transformer.inference import cpu
-from modeling_ode_transformer.inference.cpu import Int8Linear, OneDnnLinear, PackedLinear, optimize_for_cpu
+from modeling_ode_transformer.inference.cpu import (
+    FewQueriesAttention,
+    Int8Linear,
+    OneDnnLinear,
+    PackedLinear,
+    optimize_for_cpu,
+)
 
 from ..conftest import assert_close
 from ..conftest import build as build_plain
@@ -69,35 +75,9 @@ def test_packed_weights_of_32_bits_have_the_same_numbers(model_class, form, batc
     assert 0 < sum(parameter.numel() for parameter in left.values()) < parameters / 2
     assert not any(parameter.requires_grad for parameter in left.values()) and not actual.requires_grad
     assert not any(isinstance(module, nn.Linear) for module in model.modules())
-
-
-@pytest.mark.parametrize("weights", PACKED)
-def test_projections_of_the_same_input_are_joined(weights, batch):
-    model = build()
-    projections = {
-        name: [layer.self_attn.q_proj, layer.self_attn.k_proj, layer.self_attn.v_proj]
-        for name, layer in (("encoder", model.model.encoder.layers[1]), ("decoder", model.model.decoder.layers[1]))
-    }
-    cross = model.model.decoder.layers[1].encoder_attn
-    projections["cross"] = [cross.k_proj, cross.v_proj]
-    x = torch.randn(2, 7, 32, generator=torch.Generator().manual_seed(0))
-    expected = {name: torch.cat([each(x) for each in linears], -1) for name, linears in projections.items()}
-    query = cross.q_proj(x)
-    optimize_for_cpu(model, weights)
-    packed_class = Int8Linear if weights == "int8" else OneDnnLinear
-    for name in ("encoder", "decoder", "cross"):
-        layer = model.model.encoder.layers[1] if name == "encoder" else model.model.decoder.layers[1]
-        attention = layer.encoder_attn if name == "cross" else layer.self_attn
-        names = "kv" if name == "cross" else "qkv"
-        assert list(attention.joint_projections) == [names]
-        joined = attention.joint_projections[names]
-        assert type(joined) is packed_class
-        assert (joined.in_features, joined.out_features) == (32, 32 * len(names))
-        assert f"in_features=32, out_features={32 * len(names)}" in repr(joined)
-        assert not any(hasattr(attention, f"{letter}_proj") for letter in names)
-        assert_close(joined(x), expected[name], scale=2e4 if weights == "int8" else 1)
-    assert type(cross.q_proj) is packed_class
-    assert_close(cross.q_proj(x), query, scale=2e4 if weights == "int8" else 1)
+    # Projections of the same input are one product.
+    for each in (module for module in model.modules() if isinstance(module, FewQueriesAttention)):
+        assert list(each.joint_projections) == ["kv" if each.is_cross_attention else "qkv"]
 
 
 @pytest.mark.skipif(not HAS_BFLOAT16, reason="the CPU has no products in bfloat16")
@@ -163,7 +143,7 @@ def test_a_joint_layer_has_the_outputs_of_each(packed_class, has_bias):
     linears[2].weight = nn.Parameter(torch.randn(24, 40).t())
     x = torch.randn(3, 5, 24)
     joint = packed_class(linears)
-    assert joint(x).shape == (3, 5, 64)
+    assert joint(x).shape == (3, 5, 64) and "in_features=24, out_features=64" in repr(joint)
     separate = torch.cat([packed_class([linear])(x) for linear in linears], -1)
     assert_close(joint(x), separate, scale=20)
     exact = torch.cat([linear(x) for linear in linears], -1).detach()
@@ -201,17 +181,19 @@ def test_a_packed_model_is_not_saved(weights, batch, tmp_path):
         model.state_dict()
 
 
-@pytest.mark.parametrize("weights", PACKED)
 @pytest.mark.parametrize(
-    "move, reason",
+    "weights, dtype, has_onednn, reason",
     [
-        (lambda model: model.half(), "in torch.float16"),
-        (lambda model: model.double(), "in torch.float64"),
+        ("packed", torch.float16, True, "in torch.float16"),
+        ("int8", torch.float64, True, "in torch.float64"),
+        ("int8", torch.bfloat16, True, "in torch.bfloat16, and weights='int8' takes a model in float32"),
+        ("packed", torch.float32, False, "no oneDNN"),
     ],
-    ids=["float16", "float64"],
 )
-def test_what_cannot_be_packed_stays_with_a_warning(move, reason, weights, warned):
-    model = move(build())
+def test_what_cannot_be_packed_stays_with_a_warning(weights, dtype, has_onednn, reason, warned, monkeypatch):
+    if not has_onednn:
+        monkeypatch.setattr(cpu, "HAS_ONEDNN", False)
+    model = build().to(dtype)
     before = dict(model.named_parameters())
     assert optimize_for_cpu(model, weights) is model
     assert len(warned) == 1 and "not packed" in warned[0] and reason in warned[0]
@@ -219,21 +201,6 @@ def test_what_cannot_be_packed_stays_with_a_warning(move, reason, weights, warne
     assert list(after) == list(before) and all(after[name] is before[name] for name in before)
     assert not any(isinstance(module, PackedLinear) for module in model.modules())
     assert list(model.state_dict())
-
-
-def test_8_bits_are_made_of_float32_only(batch, warned):
-    model = build().bfloat16()
-    expected = model(**batch).logits
-    optimize_for_cpu(model, "int8")
-    assert len(warned) == 1 and "in torch.bfloat16, and weights='int8' takes a model in float32" in warned[0]
-    assert torch.equal(model(**batch).logits, expected)
-
-
-def test_without_onednn_all_stays(monkeypatch, warned):
-    monkeypatch.setattr(cpu, "HAS_ONEDNN", False)
-    model = pack(build())
-    assert len(warned) == 1 and "no oneDNN" in warned[0]
-    assert not any(isinstance(module, PackedLinear) for module in model.modules())
 
 
 # Weights that are not the model's own
@@ -252,6 +219,8 @@ def test_a_model_with_an_adapter_generates_the_same(targets, batch, warned):
     assert any(isinstance(module, PackedLinear) for module in model.modules())
     assert_close(model(**batch).logits, expected, scale=2 * expected.abs().max().item())
     assert model.generate(**source).tolist() == tokens
+    adapters = [each for name, each in model.named_modules() if name.endswith("lora_A.default")]
+    assert adapters and all(isinstance(each, nn.Linear) for each in adapters)
     # Only where no projection has an adapter of its own are all joined.
     adapted = {"q_proj", "k_proj", "v_proj"} & set(targets)
     assert hasattr(model.base_model.model.model.encoder.layers[0].self_attn, "joint_projections") == (not adapted)
@@ -267,17 +236,6 @@ def test_layers_that_torchao_has_quantized_stay(batch):
     layers = model.model.decoder.layers
     assert isinstance(layers[0].fc1, nn.Linear) and type(layers[1].fc1) is OneDnnLinear
     assert_close(model(**batch).logits, expected, scale=2 * expected.abs().max().item())
-
-
-@pytest.mark.parametrize("weights", PACKED)
-def test_adapters_stay(weights, batch):
-    peft = pytest.importorskip("peft")
-    config = peft.LoraConfig(target_modules=["out_proj"], init_lora_weights=False)
-    model = peft.get_peft_model(build(), config).eval()
-    optimize_for_cpu(model, weights)
-    model(**batch)
-    out_proj = model.base_model.model.model.encoder.layers[0].self_attn.out_proj
-    assert isinstance(out_proj.lora_A["default"], nn.Linear) and isinstance(out_proj.base_layer, PackedLinear)
 
 
 @pytest.mark.parametrize("weights", PACKED)

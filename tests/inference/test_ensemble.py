@@ -198,9 +198,8 @@ def test_the_ensemble_goes_by_the_first_generation_configuration():
     [
         (
             {"vocab_size": 62},
-            r"model 2 \(M2M100ForConditionalGeneration\) cannot join model 1 \(OdeTransformerFor.*\)",
+            r"model 2 \(M2M.*\) cannot join model 1 \(Ode.*\).* source vocabulary size is 62, not 61",
         ),
-        ({"vocab_size": 62}, "its source vocabulary size is 62, not 61"),
         ({"eos_token_id": 3}, "its eos_token_id is 3, not 2"),
         ({"decoder_start_token_id": 0}, "its decoder_start_token_id is 0, not 2"),
     ],

@@ -7,6 +7,8 @@ import json
 import os
 import shutil
 import sys
+from contextlib import nullcontext
+from unittest import mock
 
 import pytest
 import quickstart
@@ -28,7 +30,7 @@ from modeling_ode_transformer.inference import generate
 from modeling_ode_transformer.own_schemes import IMPORTED
 from modeling_ode_transformer.texts_ode_transformer import TextGenerator
 
-from ..conftest import TINY, build, killed_at_each_operation, randomize, tiny_config
+from ..conftest import TINY, build, ids_of, killed_at_each_operation, randomize, tiny_config
 from ..training.test_resumption import environment_of_processes
 
 
@@ -59,8 +61,7 @@ def models(tmp_path_factory):
     german = OdeTransformerTokenizer.train([quickstart.german(n) for n in range(0, 9000, 7)], VOCABULARY - 10)
     torch.manual_seed(0)
     sizes = {**TINY, "vocab_size": VOCABULARY, "tie_word_embeddings": False}
-    ids = {"pad_token_id": tokenizer.pad_token_id, "eos_token_id": tokenizer.eos_token_id}
-    ids["decoder_start_token_id"] = tokenizer.eos_token_id
+    ids = ids_of(tokenizer)
 
     def ode_transformer(**fields):
         return randomize(OdeTransformerForConditionalGeneration(tiny_config(**{**sizes, **ids, **fields})))
@@ -131,16 +132,14 @@ def test_options_of_the_search_reach_any_model(name, translate, models):
     assert translate(name, **limits) == expected != one_at_a_time(model, models / name)
 
 
-@pytest.mark.parametrize("name, scores", [("ode", True), ("m2m100", False)])
-def test_outputs_end_at_stop_strings(name, scores, translate, models):
-    folder = models / name
+def test_outputs_end_at_stop_strings(translate, models):
+    folder = models / "ode"
     model, tokenizer = AutoModelForSeq2SeqLM.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
-    whole = translate(name, num_beams=1)
+    whole = translate("ode", num_beams=1)
     stop = next(character for character in sorted(set("".join(whole))) if character.isalpha())
-    options = {"num_beams": 1, "generation_options": f"stop_strings={stop}"}
-    lines = translate(name, **options, **({"scores": True} if scores else {}))
-    found = [line.partition("\t")[2] if scores else line for line in lines]
-    assert found == one_at_a_time(model, folder, num_beams=1, stop_strings=stop, tokenizer=tokenizer) != whole
+    lines = translate("ode", num_beams=1, generation_options=f"stop_strings={stop}", scores=True)
+    expected = one_at_a_time(model, folder, num_beams=1, stop_strings=stop, tokenizer=tokenizer)
+    assert [line.partition("\t")[2] for line in lines] == expected != whole
 
 
 def test_several_models_are_an_ensemble(translate, models):
@@ -148,6 +147,9 @@ def test_several_models_are_an_ensemble(translate, models):
     expected = one_at_a_time(EnsembleForConditionalGeneration(members), models / "ode")
     assert translate("ode", "m2m100", batch_size=3) == expected
     assert translate("m2m100") != expected != translate("ode")
+    assert len(translate("ode", "m2m100", dtype="bf16")) == len(LINES)
+    generator = generate.open_generator(generate.GenerateArguments([str(models / "ode")], dtype="bf16"))
+    assert generator.model.dtype == torch.bfloat16
 
 
 def test_n_best_with_scores(translate, models):
@@ -180,80 +182,50 @@ PREFIXES = ["nine", "", "n", "nine hundred thirteen", "", "nine", "fifth", ""]
     "names, options",
     [
         (["ode"], {"num_beams": 1}),
+        (["ode"], {"num_beams": 3, "num_return_sequences": 3}),
         (["ode"], {"max_len_a": 0.5, "max_len_b": 1}),
-        (["m2m100"], {"num_return_sequences": 2}),
         (["separate"], {"max_len_a": 0.5, "max_len_b": 1}),
+        (["m2m100"], {"num_return_sequences": 2}),
         (["ode", "m2m100"], {"num_beams": 1}),
         (["ode", "m2m100"], {"num_return_sequences": 2}),
     ],
 )
-def test_outputs_begin_with_target_prefixes(names, options, translate, models, tmp_path):
-    """The tokens are those of generate(decoder_input_ids=...) for one line at a time."""
-    opened = [AutoModelForSeq2SeqLM.from_pretrained(models / name).eval() for name in names]
-    model = opened[0] if names == ["ode"] else EnsembleForConditionalGeneration(opened)
-    found = one_at_a_time(model, models / names[0], prefixes=PREFIXES, **options)
-    (tmp_path / "prefixes.txt").write_text("".join(f"{prefix}\n" for prefix in PREFIXES))
-    lines = translate(*names, target_prefix=tmp_path / "prefixes.txt", batch_size=4, **options)
-    if number := options.get("num_return_sequences"):
-        found = [found[i : i + number] for i in range(0, len(found), number)]
-        expected = {i: list(dict.fromkeys(texts)) for i, texts in enumerate(found, 1)}
-        assert outputs_of(lines) == expected
-        lines = [texts[0] for texts in expected.values()]
-    else:
-        assert lines == found
-    assert all(text.startswith(prefix) for text, prefix in zip(lines, PREFIXES) if text)
-    assert lines != translate(*names, **options)[: len(lines)]
-
-
-@pytest.mark.parametrize("beams", [1, 3])
-def test_json_lines_with_prefixes_and_scores(beams, translate, models):
-    """Scores are transformers' own: of the tokens after the prefix."""
+def test_json_lines_have_target_prefixes_and_scores(names, options, translate, models):
+    """The tokens are those of generate(decoder_input_ids=...) for one line at a time; scores are transformers' own, of
+    the tokens after the prefix."""
     records = [
         {"source": line, "target_prefix": prefix, "id": i} for i, (line, prefix) in enumerate(zip(LINES, PREFIXES))
     ]
     del records[1]["target_prefix"]
-    options = {"num_beams": beams, "num_return_sequences": beams}
-    found = translate("ode", lines=map(json.dumps, records), jsonl=True, scores=True, batch_size=3, **options)
-    found = list(map(json.loads, found))
-    plain = translate("ode", lines=map(json.dumps, found), jsonl=True, batch_size=3, **options)
+    lines = list(map(json.dumps, records))
+    found = list(map(json.loads, translate(*names, lines=lines, jsonl=True, scores=True, batch_size=4, **options)))
+    plain = translate(*names, lines=lines, jsonl=True, batch_size=3, **options)
     assert list(map(json.loads, plain)) == [each | {"scores": None} for each in found]
     assert [{name: each[name] for name in each.keys() - {"outputs", "scores"}} for each in found] == records
-    model = AutoModelForSeq2SeqLM.from_pretrained(models / "ode").eval()
+    assert all(text.startswith(each.get("target_prefix", "")) for each in found for text in each["outputs"] if text)
+
+    opened = [AutoModelForSeq2SeqLM.from_pretrained(models / name).eval() for name in names]
+    model = opened[0] if names == ["ode"] else EnsembleForConditionalGeneration(opened)
+    texts = one_at_a_time(model, models / names[0], prefixes=PREFIXES, **options)
+    number = options.get("num_return_sequences", 1)
+    expected = [list(dict.fromkeys(texts[i : i + number])) for i in range(0, len(texts), number)]
+    assert [each["outputs"] for each in found] == expected
+
     tokenizer = AutoTokenizer.from_pretrained(models / "ode")
     start = model.generation_config.decoder_start_token_id
-    for record in (each for each in found if each["source"].strip()):
+    for record in (each for each in found if each["source"].strip() and names == ["ode"]):
         ids = [start, *tokenizer(record.get("target_prefix", ""))["input_ids"][:-1]]
         inputs = tokenizer(record["source"], return_tensors="pt") | {"decoder_input_ids": torch.tensor([ids])}
         outputs = model.generate(**inputs, **options, return_dict_in_generate=True, output_scores=True)
         texts = [text.strip() for text in tokenizer.batch_decode(outputs.sequences, skip_special_tokens=True)]
         scores = (
             outputs.sequences_scores
-            if beams > 1
+            if "sequences_scores" in outputs
             else model.compute_transition_scores(outputs.sequences, outputs.scores, normalize_logits=True).mean(1)
         )
         expected = dict(reversed(list(zip(texts, scores.tolist()))))
         assert dict(zip(record["outputs"], record["scores"])) == pytest.approx(expected, abs=1e-4)
         assert len(record["outputs"]) == len(expected)
-
-
-@pytest.mark.parametrize(
-    "line, options, message",
-    [
-        ("one", {"jsonl": True}, "source.txt, line 1, is not JSON"),
-        ('["one"]', {"jsonl": True}, "line 1: expected an object with the text `source`"),
-        ('{"source": "one", "target_prefix": 3}', {"jsonl": True}, "line 1: expected an object .* not .*: 3"),
-        ("one", {"jsonl": True, "target_prefix": "{tmp}/two.txt"}, "are in --input: leave out --target_prefix"),
-        ("one", {"target_prefix": "{tmp}/two.txt"}, "source.txt has 1 lines, but .*two.txt has 2"),
-        ("one\ntwo", {"target_prefix": "{tmp}/two.txt"}, "A target prefix has 41 tokens, .* Shorten it, or allow"),
-    ],
-)
-def test_what_is_wrong_with_prefixes_and_json_lines(line, options, message, translate, tmp_path):
-    (tmp_path / "two.txt").write_text(f"{'x' * 40}\n\n")
-    options = {
-        name: value.format(tmp=tmp_path) if isinstance(value, str) else value for name, value in options.items()
-    }
-    with pytest.raises(ValueError, match=message):
-        translate("ode", lines=line.split("\n"), **options)
 
 
 def outputs_of(lines):
@@ -291,60 +263,38 @@ def test_the_output_most_like_the_others_is_written(translate):
     assert any(len(texts) == 6 for texts in outputs_of(lists).values())
 
 
-@pytest.mark.parametrize(
-    "options, message",
-    [
-        ({"mbr": "chrf"}, "--mbr chooses among outputs: give --num_return_sequences N"),
-        ({"rerank": "x"}, "--rerank chooses among outputs"),
-        ({"mbr": "chrf", "rerank": "x", "num_return_sequences": 2}, "leave out one of them"),
-    ],
-)
-def test_a_choice_needs_outputs(options, message, translate):
-    with pytest.raises(ValueError, match=message):
-        translate("ode", **options)
+def test_standard_input_to_standard_output(translate, monkeypatch, models):
+    """With a byte order mark and \\r\\n; in UTF-8 in any locale; printed as it comes, so that Ctrl-C loses little."""
+    expected = translate("ode", batch_size=2)
+    assert not "".join(expected).isascii()
+    text = b"\xef\xbb\xbf" + "".join(f"{line}\r\n" for line in LINES).encode()
+    original, calls = TextGenerator.generate, []
+
+    def counted(self, inputs):
+        calls.append(inputs)
+        if len(calls) == 6:
+            raise KeyboardInterrupt
+        return original(self, inputs)
+
+    monkeypatch.setattr(texts_ode_transformer, "WINDOW", 1)
+    monkeypatch.setattr(TextGenerator, "generate", counted)
+    for interruption, number in ((None, len(LINES)), (KeyboardInterrupt, 5)):  # four with text, and an empty one
+        output = io.BytesIO()
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text)))
+        monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(output, encoding="ascii"))
+        with pytest.raises(interruption) if interruption else nullcontext():
+            run(["--model_name_or_path", str(models / "ode"), "--device", "cpu", "--batch_size", "2"])
+        assert output.getvalue().decode("utf-8") == "".join(f"{line}\n" for line in expected[:number])
 
 
-def test_standard_input_to_standard_output(translate, monkeypatch, capsys, models):
-    text = "".join(f"{line}\r\n" for line in LINES)
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"\xef\xbb\xbf" + text.encode())))
-    expected = translate("ode")
-    capsys.readouterr()
-    run(["--model_name_or_path", str(models / "ode"), "--device", "cpu"])
-    captured = capsys.readouterr()
-    assert captured.out == "".join(f"{line}\n" for line in expected)
-    assert f"{len(LINES) - 2}/{len(LINES) - 2}" in captured.err  # the progress bar
-
-
-def test_gzipped_files(translate, models, tmp_path):
-    expected = translate("ode")
-    (tmp_path / "source.txt.gz").write_bytes(gzip.compress((tmp_path / "source.txt").read_bytes()))
-    files = ["--input", str(tmp_path / "source.txt.gz"), "--output", str(tmp_path / "out.gz")]
-    run(["--model_name_or_path", str(models / "ode"), "--device", "cpu", *files])
-    assert gzip.decompress((tmp_path / "out.gz").read_bytes()).decode().split("\n")[:-1] == expected
-
-
-@pytest.mark.parametrize(
-    "keys, answers", [(["seven", "forty", "", "never"], 2), (["seven"], 1), (["seven", KeyboardInterrupt], 1)]
-)
-def test_interactive(keys, answers, models, monkeypatch, capsys, translate):
+def test_interactive(models, monkeypatch, capsys, translate):
     """Ends at an empty line, at the end of the input and at Ctrl-C."""
-    expected = translate("ode", lines=["seven", "forty"][:answers], num_return_sequences=2)
-    keys = iter(keys)
-
-    def answer(prompt):
-        key = next(keys, EOFError)
-        if isinstance(key, str):
-            return key
-        raise key
-
-    monkeypatch.setattr("builtins.input", answer)
-    capsys.readouterr()
-    run(
-        ["--model_name_or_path", str(models / "ode"), "--interactive", "--num_return_sequences", "2"]
-        + ["--device", "cpu"]
-    )
-    lines = [line for line in capsys.readouterr().out.split("\n") if line]
-    assert lines == [line.split("\t")[1] for line in expected]
+    expected = [line.split("\t")[1] for line in translate("ode", lines=["seven", "forty"], num_return_sequences=2)]
+    for end in ("", EOFError, KeyboardInterrupt):
+        monkeypatch.setattr("builtins.input", mock.Mock(side_effect=["seven", "forty", end, "never"]))
+        capsys.readouterr()
+        run(f"--model_name_or_path {models / 'ode'} --interactive --num_return_sequences 2 --device cpu".split())
+        assert [line for line in capsys.readouterr().out.split("\n") if line] == expected
 
 
 def test_long_sources_are_cut_and_counted(translate, models, caplog):
@@ -353,12 +303,9 @@ def test_long_sources_are_cut_and_counted(translate, models, caplog):
     cut = [tokenizer.decode(tokenizer(line)["input_ids"][:11], skip_special_tokens=True) for line in LINES]
     number = sum(short != line for short, line in zip(cut, LINES) if line.strip())
     assert 0 < number < 6
-    options = {"max_length": 12, "num_beams": 2}
     lines = translate("learned", generation_options="max_length=12", num_beams=2)
-    assert lines == one_at_a_time(model, models / "learned", cut, **options)
+    assert lines == one_at_a_time(model, models / "learned", cut, max_length=12, num_beams=2)
     assert f"{number} of 6 texts have more tokens than the model takes, 12, and are cut" in caplog.text
-    translate("ode", max_source_length=5)
-    assert "4 of 6 texts have more tokens than the model takes, 5, and are cut" in caplog.text
 
 
 def test_characters_without_a_piece_are_warned_of_once(translate, caplog):
@@ -373,16 +320,13 @@ def test_characters_without_a_piece_are_warned_of_once(translate, caplog):
     assert not [message for message in caplog.messages if "no piece" in message]
 
 
-@pytest.mark.parametrize("model_is_silent", [False, True])
-def test_empty_outputs_are_warned_of_only_where_there_was_a_text(model_is_silent, translate, monkeypatch, caplog):
-    """Blank lines between paragraphs have to have empty outputs."""
-    if model_is_silent:
-        ended = lambda self, inputs: [[("", 0.0)]] * len(inputs["input_ids"])  # noqa: E731
-        monkeypatch.setattr(TextGenerator, "generate", ended)
-    lines = translate("ode", lines=["one two", "", "", "", "three", ""])
-    assert [not line for line in lines] == [model_is_silent, True, True, True, model_is_silent, True]
-    warned = [message for message in caplog.messages if "outputs are empty" in message]
-    assert [message.partition(":")[0] for message in warned] == ["2 of 2 outputs are empty"] * model_is_silent
+def test_empty_outputs_are_warned_of(translate, monkeypatch, caplog):
+    """But not those of blank lines between paragraphs, which have to be empty."""
+    lines = ["one two", "", "", "", "three", ""]
+    assert [not line for line in translate("ode", lines=lines)] == [not line for line in lines]
+    assert "outputs are empty" not in caplog.text
+    monkeypatch.setattr(TextGenerator, "generate", lambda self, inputs: [[("", 0.0)]] * len(inputs["input_ids"]))
+    assert translate("ode", lines=lines) == [""] * 6 and "2 of 2 outputs are empty" in caplog.text
 
 
 def test_a_long_line_neither_fills_the_memory_nor_makes_others_pay(translate, monkeypatch, caplog):
@@ -417,21 +361,17 @@ def test_packed_weights_give_the_same_outputs_and_go_on(translate, models, tmp_p
     assert len(int8) == len(expected) and int8[2] == int8[-1] == "" and any(int8)
 
 
-def test_sources_over_the_trained_length_are_warned_of_and_split_if_asked(translate, models, tmp_path, caplog):
-    shutil.copytree(models / "ode", tmp_path / "trained")
-    config = AutoConfig.from_pretrained(models / "ode")
+def test_sources_over_the_trained_length_are_split_if_asked(translate, models, tmp_path, caplog):
+    folder = shutil.copytree(models / "ode", tmp_path / "trained")
+    config = AutoConfig.from_pretrained(folder)
     config.trained_source_length = 12
-    config.save_pretrained(tmp_path / "trained")
-    first, second = "One two three four.", "Five six seven eight nine."
-    lines = [f"{first} {second}", "one"]
-    whole = translate("ode", lines=lines)
-    assert "in training" not in caplog.text
-    assert translate(tmp_path / "trained", lines=lines) == whole
-    assert "1 of 2 texts are longer than the longest in training (12 tokens)" in caplog.text
-    model = AutoModelForSeq2SeqLM.from_pretrained(models / "ode").eval()
-    tokenizer = AutoTokenizer.from_pretrained(models / "ode")
-    parts = one_at_a_time(model, models / "ode", [*packed(lines[0], 12, tokenizer), "one"])
-    assert translate(tmp_path / "trained", lines=lines, split_sentences=True) == [" ".join(parts[:-1]), parts[-1]]
+    config.save_pretrained(folder)
+    lines = ["One two three four. Five six seven eight nine.", "one"]
+    assert translate(folder, lines=lines) == translate("ode", lines=lines)
+    assert caplog.text.count("1 of 2 texts are longer than the longest in training (12 tokens)") == 1
+    model, tokenizer = AutoModelForSeq2SeqLM.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
+    parts = one_at_a_time(model, folder, [*packed(lines[0], 12, tokenizer), "one"])
+    assert translate(folder, lines=lines, split_sentences=True) == [" ".join(parts[:-1]), parts[-1]]
 
 
 def packed(text, limit, tokenizer):
@@ -503,28 +443,6 @@ def test_without_any_limit_outputs_have_fairseqs(models, tmp_path):
     assert (model.generation_config.max_len_a, model.generation_config.max_len_b) == (0, 200)
 
 
-def test_half_precision(translate, models):
-    assert len(translate("ode", "m2m100", dtype="bf16")) == len(LINES)
-    generator = generate.open_generator(generate.GenerateArguments([str(models / "ode")], dtype="bf16"))
-    assert generator.model.dtype == torch.bfloat16
-
-
-def test_an_interruption_leaves_no_output(translate, tmp_path, monkeypatch):
-    (tmp_path / "output.txt").write_text("before")
-
-    def interrupted(*args, **kwargs):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(TextGenerator, "generate", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        translate("ode")
-    assert (tmp_path / "output.txt").read_text() == "before"
-    (tmp_path / "output.txt").unlink()
-    with pytest.raises(KeyboardInterrupt):
-        translate("ode")
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["source.txt"]
-
-
 @pytest.fixture
 def command(models, tmp_path, monkeypatch):
     """The command in windows of two batches of two lines, of which LINES has two, to an output in `tmp_path`. With
@@ -565,8 +483,7 @@ def command(models, tmp_path, monkeypatch):
     return command
 
 
-@pytest.mark.parametrize("output", ["out.txt", "out.gz"])
-@pytest.mark.parametrize("options", [[], ["--num_return_sequences", "2", "--scores"]])
+@pytest.mark.parametrize("output, options", [("out.txt", []), ("out.gz", ["--num_return_sequences", "2", "--scores"])])
 def test_a_killed_command_goes_on_and_writes_what_an_unbroken_one_writes(output, options, command, tmp_path):
     assert command(*options, output=f"whole_{output}") == 3
     whole = (tmp_path / f"whole_{output}").read_bytes()
@@ -691,57 +608,6 @@ def test_a_kill_while_the_output_is_put_in_its_place_loses_nothing(name, tmp_pat
             assert file.read() == b"one\n"
 
 
-def test_outputs_are_printed_as_they_come(translate, monkeypatch, capsys, models, tmp_path):
-    expected = translate("ode", batch_size=2)
-    monkeypatch.setattr(texts_ode_transformer, "WINDOW", 1)
-    original, calls = TextGenerator.generate, []
-
-    def stopped(self, inputs):
-        calls.append(inputs)
-        if len(calls) == 3:
-            raise KeyboardInterrupt
-        return original(self, inputs)
-
-    monkeypatch.setattr(TextGenerator, "generate", stopped)
-    capsys.readouterr()
-    files = ["--input", str(tmp_path / "source.txt"), "--batch_size", "2"]
-    with pytest.raises(KeyboardInterrupt):
-        run(["--model_name_or_path", str(models / "ode"), "--device", "cpu", *files])
-    assert capsys.readouterr().out.split("\n")[:-1] == expected[:5]  # four with text, and the empty one among them
-
-
-def test_windows_hold_so_many_batches(monkeypatch):
-    monkeypatch.setattr(texts_ode_transformer, "WINDOW", 2)
-    for costs, ends in (([0.5] * 9, [4, 8, 9]), ([0.5, 0, 3.0, 0, 0.5], [3, 5]), ([0, 0], [2]), ([], []), ([2], [1])):
-        assert list(texts_ode_transformer.make_windows(costs)) == ends
-
-
-def test_a_file_that_cannot_be_written_is_an_error_before_the_work(translate, tmp_path, monkeypatch):
-    monkeypatch.delattr(generate, "open_generator")
-    (tmp_path / "output.txt.partial").mkdir()
-    with pytest.raises(OSError, match=r"output\.txt\.partial"):
-        translate("ode")
-
-
-def test_the_output_does_not_replace_the_sources(models, tmp_path):
-    source = tmp_path / "source.txt"
-    source.write_text("one\n")
-    files = ["--input", str(source), "--output", str(source), "--overwrite"]
-    with pytest.raises(ValueError, match=r"--output .*source\.txt is the source file: choose another"):
-        run(["--model_name_or_path", str(models / "ode"), *files])
-    assert source.read_text() == "one\n"
-
-
-def test_an_output_that_is_a_link_stays_one(translate, tmp_path):
-    (tmp_path / "folder").mkdir()
-    target, link = tmp_path / "folder" / "target.txt", tmp_path / "output.txt"
-    target.write_text("old\n")
-    link.symlink_to(target)
-    expected = translate("ode")
-    assert link.is_symlink() and target.read_text(encoding="utf-8").split("\n") == [*expected, ""]
-    assert [path.name for path in target.parent.iterdir()] == ["target.txt"]
-
-
 def lack(tensors, name):
     del tensors[name]
 
@@ -783,47 +649,61 @@ def test_a_configuration_with_values_of_other_types_is_named(values, models, tra
         translate(folder)
 
 
-def test_standard_output_is_utf8_in_any_locale(translate, monkeypatch, models, tmp_path):
+def test_nothing_is_written_or_replaced_before_there_is_an_output(translate, models, tmp_path, monkeypatch):
+    """And an output that is a link stays one."""
+    (tmp_path / "folder").mkdir()
+    target, link = tmp_path / "folder" / "target.txt", tmp_path / "output.txt"
+    target.write_text("before")
+    link.symlink_to(target)
+    with monkeypatch.context() as patch:
+        patch.setattr(TextGenerator, "generate", mock.Mock(side_effect=KeyboardInterrupt))
+        for output in (link, tmp_path / "new.txt"):
+            with pytest.raises(KeyboardInterrupt):
+                translate("ode", output=output)
+    assert target.read_text() == "before"
     expected = translate("ode")
-    assert not "".join(expected).isascii()
-    output = io.BytesIO()
-    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(output, encoding="ascii"))
-    files = ["--input", str(tmp_path / "source.txt")]
-    run(["--model_name_or_path", str(models / "ode"), "--device", "cpu", *files])
-    sys.stdout.flush()
-    assert output.getvalue().decode("utf-8").split("\n")[:-1] == expected
+    assert link.is_symlink() and target.read_text(encoding="utf-8").split("\n") == [*expected, ""]
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["folder", "output.txt", "source.txt", "target.txt"]
+    (tmp_path / "folder" / "target.txt.partial").mkdir()
+    monkeypatch.delattr(generate, "open_generator")  # the work
+    with pytest.raises(OSError, match=r"target\.txt\.partial"):
+        translate("ode")
 
 
-def test_a_model_has_to_be_named():
-    with pytest.raises(ValueError, match="give --model_name_or_path"):
-        run([])
+LONG_PREFIX = json.dumps({"source": "one", "target_prefix": "x" * 40})
 
 
 @pytest.mark.parametrize(
-    "names, options, error, message",
+    "names, options, message",
     [
-        (["language"], {}, ValueError, "is a language model .*text-generation"),
-        (["ode", "separate"], {}, ValueError, "separate has another target vocabulary than .*ode"),
-        (["ode"], {"output": "{tmp}/exists.txt"}, FileExistsError, "exists.txt exists: .*--overwrite"),
-        (["ode"], {"output": "{tmp}/pipe", "overwrite": True}, ValueError, "pipe is a folder or a device"),
-        (["ode"], {"input": "{tmp}/none.txt"}, FileNotFoundError, "No file .*none.txt"),
-        (["ode"], {"interactive": True}, ValueError, "leave out --input and --output"),
-        (["ode"], {"batch_size": 3, "max_tokens_per_batch": 100}, ValueError, "not both"),
-        (["ode"], {"split_sentences": True, "scores": True}, ValueError, "leave out --scores"),
-        (["ode"], {"num_return_sequences": 4}, ValueError, r"num_return_sequences` \(4\) has to be smaller"),
-        (["ode"], {"generation_options": "num_beem=3"}, ValueError, "has no option num_beem"),
-        (["ode"], {"generation_options": "num_return_sequences=2"}, ValueError, "give --num_return_sequences outside"),
-        (["ode"], {"length_penalty": "nan"}, ValueError, "--length_penalty NaN must be a finite number"),
-        (["ode"], {"device": "gpu"}, ValueError, "--device gpu cannot be used"),
-        (["learned"], {"max_source_length": 13}, ValueError, "13 exceeds the model's max_position_embeddings, 12"),
+        (["language"], {}, "is a language model .*text-generation"),
+        (["ode", "separate"], {}, "separate has another target vocabulary than .*ode"),
+        (["ode"], {"output": "{tmp}/exists.txt"}, "exists.txt exists: .*--overwrite"),
+        (["ode"], {"output": "{tmp}/source.txt", "overwrite": True}, "--output .*source.txt is the source file"),
+        (["ode"], {"output": "{tmp}/pipe", "overwrite": True}, "pipe is a folder or a device"),
+        (["ode"], {"input": "{tmp}/none.txt"}, "No file .*none.txt"),
+        (["ode"], {"interactive": True}, "leave out --input and --output"),
+        (["ode"], {"batch_size": 3, "max_tokens_per_batch": 100}, "not both"),
+        (["ode"], {"split_sentences": True, "scores": True}, "leave out --scores"),
+        (["ode"], {"generation_options": "num_beem=3"}, "has no option num_beem"),
+        (["ode"], {"generation_options": "max_new_tokens=x"}, '"max_new_tokens": "x".*: a value has a wrong type'),
+        (["ode"], {"generation_options": "num_return_sequences=2"}, "give --num_return_sequences outside"),
+        (["ode"], {"device": "gpu"}, "--device gpu cannot be used"),
+        (["learned"], {"max_source_length": 13}, "13 exceeds the model's max_position_embeddings, 12"),
+        (["ode"], {"mbr": "chrf"}, "--mbr chooses among outputs: give --num_return_sequences N"),
+        (["ode"], {"mbr": "chrf", "rerank": "x", "num_return_sequences": 2}, "leave out one of them"),
+        # Sources, and what their outputs begin with
+        (["ode"], {"jsonl": True}, "source.txt, line 1, is not JSON"),
+        (["ode"], {"jsonl": True, "lines": ['["one"]']}, "line 1: expected an object with the text `source`"),
+        (["ode"], {"jsonl": True, "lines": ['{"source": "a", "target_prefix": 3}']}, "line 1: expected .* not .*: 3"),
+        (["ode"], {"jsonl": True, "lines": [LONG_PREFIX]}, "prefix has 41 tokens, .* Shorten it, or"),
     ],
 )
-def test_errors_name_the_value_and_the_fix(names, options, error, message, translate, tmp_path):
+def test_errors_name_the_value_and_the_fix(names, options, message, translate, tmp_path):
     (tmp_path / "exists.txt").write_text("kept")
     os.mkfifo(tmp_path / "pipe")
-    (tmp_path / "latin1.txt").write_bytes("fünf\n".encode("latin-1"))
     options = {key: value.format(tmp=tmp_path) if isinstance(value, str) else value for key, value in options.items()}
-    with pytest.raises(error, match=message):
-        translate(*names, **{"overwrite": False, **options})
-    assert (tmp_path / "exists.txt").read_text() == "kept"
+    with pytest.raises((ValueError, OSError), match=message):
+        translate(*names, **{"overwrite": False, "lines": ["one"], **options})
+    assert (tmp_path / "exists.txt").read_text() == "kept" and (tmp_path / "source.txt").read_text()
     assert not (tmp_path / "output.txt").exists()

@@ -5,6 +5,8 @@ import asyncio
 import json
 import signal
 import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 
 import httpx
 import pytest
@@ -16,17 +18,12 @@ from transformers import GenerationConfig
 from modeling_ode_transformer import OdeTransformerForConditionalGeneration, OdeTransformerTokenizer, cli
 from modeling_ode_transformer.inference import serve
 from modeling_ode_transformer.inference.generate import GenerateArguments, open_generator
-from modeling_ode_transformer.inference.serve import (
-    Batcher,
-    ServeArguments,
-    make_app,
-)
+from modeling_ode_transformer.inference.serve import Batcher, ServeArguments, make_app
 from modeling_ode_transformer.texts_ode_transformer import TextTooLong
 
 from ..conftest import EXAMPLES, TINY, randomize, tiny_config
 
 
-ROOT = EXAMPLES.parent
 REQUESTS = 50
 
 
@@ -92,115 +89,81 @@ async def until_waiting(client, number):
         await asyncio.sleep(0)  # lets the requests go on
 
 
+def ask(client, *texts, **options):
+    return asyncio.create_task(client.post("/generate", json={"texts": texts, **options}))
+
+
+async def answers_of(client, upper, *texts, options=None):
+    """Those to requests of a text each, with its options if it has some. All but the first come while it is busy."""
+    tasks = []
+    for number, text in enumerate(texts):
+        tasks.append(ask(client, text, **(options or {}).get(text, {})))
+        await asyncio.to_thread(upper.is_busy.wait)
+        await until_waiting(client, number)
+    upper.may_go.set()
+    return await asyncio.gather(*tasks)
+
+
 def texts_of(response):
     assert response.status_code == 200, response.text
     return [output["text"] for (output,) in response.json()["outputs"]]
 
 
-def test_numbers_for_prometheus_and_pages_of_another_origin():
-    upper = Upper()
-    upper.may_go.set()
+@contextmanager
+def serving(app):
+    """Serves an application on a free port of loopback; gives the address, the server and its thread."""
+    started = threading.Event()
 
-    async def talk(client):
-        texts = {"texts": ["a", "b", "c"]}
-        answer = await client.post("/generate", json=texts, headers={"Origin": "https://example.org"})
-        other = await client.post("/generate", json=texts, headers={"Origin": "https://other.org"})
-        return answer.headers, other.headers, (await client.get("/metrics")).text
+    class Server(uvicorn.Server):
+        async def startup(self, sockets=None):
+            await super().startup(sockets)
+            started.set()
 
-    own, other, metrics = with_client(make_app(upper, ServeArguments(["tiny"], cors="https://example.org")), talk)
-    assert own["access-control-allow-origin"] == "https://example.org"
-    assert "access-control-allow-origin" not in other
-    numbers = dict(line.split() for line in metrics.splitlines() if not line.startswith("#"))
-    assert numbers["ode_transformer_waiting_texts"] == "0"
-    assert (numbers["ode_transformer_batches_total"], numbers["ode_transformer_texts_total"]) == ("2", "6")
-    assert float(numbers["ode_transformer_seconds_total"]) > 0
+    server = Server(uvicorn.Config(app, port=0, log_level="warning"))
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    try:
+        assert started.wait(60), "The server did not start."
+        yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}", server, thread
+    finally:
+        server.should_exit = True
+        thread.join()
 
 
-def test_fifty_parallel_requests_are_generated_together(folder, monkeypatch):
+def test_fifty_parallel_requests_are_generated_together(monkeypatch):
     """Over loopback, by threads that have no asyncio in common with the server."""
-    generator = generator_of(folder, scores=True)
-    numbers = [english(7 * number) for number in range(2 * REQUESTS)]
-    pairs = [numbers[i : i + 2] for i in range(0, 2 * REQUESTS, 2)]
-    expected = []
-    for pair in pairs:
-        outputs = [generator([text])[0][0] for text in pair]  # each alone
-        expected.append([[{"text": text, "score": pytest.approx(score, abs=1e-4)}] for text, score in outputs])
-    calls, submitted, all_submitted = [], [], threading.Event()
-
-    def generate(texts, prefixes, options):
-        calls.append(len(texts))
-        assert all_submitted.wait(60)  # the first request keeps the model busy until all have come
-        return generator(texts)
+    upper, submitted = Upper(), []
 
     class CountingBatcher(Batcher):
         async def submit(self, texts, *others):
             submitted.append(texts)
             if len(submitted) == REQUESTS:
-                all_submitted.set()
+                upper.may_go.set()  # the first request keeps the model busy until all have come
             return await super().submit(texts, *others)
 
     monkeypatch.setattr(serve, "Batcher", CountingBatcher)
-    app = make_app(generate, ServeArguments(["tiny"], max_waiting=2 * REQUESTS, batch_size=32, scores=True))
-    answers = {}
-
-    def ask(i):
-        answers[i] = httpx.post(f"{address}/generate", json={"texts": pairs[i]}, timeout=60)
-
-    with serving(app) as address:
-        threads = [threading.Thread(target=ask, args=(i,)) for i in range(REQUESTS)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+    app = make_app(upper, ServeArguments(["upper"], max_waiting=2 * REQUESTS, batch_size=32, scores=True))
+    with serving(app) as (address, *_), ThreadPoolExecutor(REQUESTS) as pool:
+        texts = [[english(i), english(i + REQUESTS)] for i in range(REQUESTS)]
+        asked = pool.map(lambda pair: httpx.post(f"{address}/generate", json={"texts": pair}, timeout=60), texts)
+        answers = [answer.json()["outputs"] for answer in asked]
         health = httpx.get(f"{address}/health").json()
-    assert [answers[i].json() for i in range(REQUESTS)] == [{"outputs": outputs} for outputs in expected]
-    assert len({str(outputs) for outputs in expected}) > 40
-    assert sum(calls) == 2 * REQUESTS and max(calls) == 32 and len(calls) <= 6
-    assert health == {"status": "ok", "models": ["tiny"], "waiting": 0}
-
-
-class serving:
-    """Serves an application on a free port of loopback within a `with`, which gives the address."""
-
-    def __init__(self, app):
-        started = threading.Event()
-
-        class Server(uvicorn.Server):
-            async def startup(self, sockets=None):
-                await super().startup(sockets)
-                started.set()
-
-        self.started, self.server = (
-            started,
-            Server(uvicorn.Config(app, port=0, log_level="warning")),
-        )
-        self.thread = threading.Thread(target=self.server.run)
-
-    def __enter__(self):
-        self.thread.start()
-        if not self.started.wait(60):
-            self.__exit__()
-            pytest.fail("The server did not start.")
-        return f"http://127.0.0.1:{self.server.servers[0].sockets[0].getsockname()[1]}"
-
-    def __exit__(self, *error):
-        self.server.should_exit = True
-        self.thread.join()
+    assert answers == [[[{"text": text.upper(), "score": -1.0}] for text in pair] for pair in texts]
+    sizes = list(map(len, upper.calls))
+    assert sum(sizes) == 2 * REQUESTS and max(sizes) == 32 and len(sizes) <= 6
+    assert health == {"status": "ok", "models": ["upper"], "waiting": 0}
 
 
 def test_a_full_queue_and_a_long_wait_are_answered_by_503():
     upper = Upper()
 
     async def talk(client):
-        def ask(*texts):
-            return asyncio.create_task(client.post("/generate", json={"texts": texts}))
-
-        first = ask("a")
+        first = ask(client, "a")
         await asyncio.to_thread(upper.is_busy.wait)
-        waiting = ask("b", "c")
+        waiting = ask(client, "b", "c")
         await until_waiting(client, 2)
-        refused = await ask("d", "e")
-        third = ask("d")
+        refused = await ask(client, "d", "e")
+        third = ask(client, "d")
         await until_waiting(client, 3)
         upper.may_go.set()
         return refused, *(await asyncio.gather(first, waiting, third))
@@ -214,10 +177,10 @@ def test_a_full_queue_and_a_long_wait_are_answered_by_503():
     upper, options = Upper(), ServeArguments(["upper"], timeout=0.2)
 
     async def talk(client):
-        late = await client.post("/generate", json={"texts": ["late"]})
+        late = await ask(client, "late")
         options.timeout = 60.0
         upper.may_go.set()
-        return late, await client.post("/generate", json={"texts": ["next"]})
+        return late, await ask(client, "next")
 
     late, after = with_client(make_app(upper, options), talk)
     assert (late.status_code, late.json()) == (503, {"detail": "No output after 0.2 seconds: try again."})
@@ -282,67 +245,40 @@ def test_requests_are_generated_with_those_that_have_the_same_options():
         seen.append((texts, prefixes, options))
         return upper(texts, prefixes, options)
 
-    async def talk(client):
-        def ask(text, **options):
-            return asyncio.create_task(client.post("/generate", json={"texts": [text], **options}))
-
-        tasks = [ask("a")]
-        await asyncio.to_thread(upper.is_busy.wait)
-        for number, (text, options) in enumerate(
-            [("b", {"num_beams": 2}), ("c", {}), ("d", {"num_beams": 2, "target_prefixes": ["D"]}), ("e", {})], 1
-        ):
-            tasks.append(ask(text, **options))
-            await until_waiting(client, number)
-        upper.may_go.set()
-        return await asyncio.gather(*tasks)
-
-    answers = with_client(make_app(generate, ServeArguments(["upper"], max_beams=2)), talk)
+    options = {"b": {"num_beams": 2}, "d": {"num_beams": 2, "target_prefixes": ["D"]}}
+    app = make_app(generate, ServeArguments(["upper"], max_beams=2))
+    answers = with_client(app, lambda client: answers_of(client, upper, *"abcde", options=options))
     assert [texts_of(answer) for answer in answers] == [["A"], ["B"], ["C"], ["D"], ["E"]]
     assert seen == [(["a"], [""], {}), (["b", "d"], ["", "D"], {"num_beams": 2}), (["c", "e"], ["", ""], {})]
 
 
 def test_a_server_that_is_stopped_answers_what_it_has():
-    upper, answers = Upper(), []
-    running = serving(make_app(upper, ServeArguments(["upper"])))
-    with running as address:
+    upper = Upper()
+    with (
+        serving(make_app(upper, ServeArguments(["upper"]))) as (address, server, thread),
+        ThreadPoolExecutor(2) as pool,
+    ):
 
-        def ask(text):
-            answers.append(texts_of(httpx.post(f"{address}/generate", json={"texts": [text]}, timeout=60)))
+        def post(text):
+            return texts_of(httpx.post(f"{address}/generate", json={"texts": [text]}, timeout=60))
 
-        threads = [threading.Thread(target=ask, args=(text,)) for text in ("a", "b")]
-        threads[0].start()
+        first = pool.submit(post, "a")
         assert upper.is_busy.wait(60)
-        threads[1].start()
-        until(address, 1)
-        running.server.handle_exit(signal.SIGTERM, None)
+        second = pool.submit(post, "b")
+        while httpx.get(f"{address}/health").json()["waiting"] != 1:
+            pass
+        server.handle_exit(signal.SIGTERM, None)
         upper.may_go.set()
-        for thread in [*threads, running.thread]:
-            thread.join(60)
-        assert sorted(answers) == [["A"], ["B"]] and upper.calls == [["a"], ["b"]]
+        assert [first.result(60), second.result(60)] == [["A"], ["B"]] and upper.calls == [["a"], ["b"]]
+        thread.join(60)
         with pytest.raises(httpx.ConnectError):
             httpx.get(f"{address}/health")
 
 
-def until(address, number):
-    while httpx.get(f"{address}/health").json()["waiting"] != number:
-        pass
-
-
 def test_no_request_fails_by_anothers_fault():
-    upper = Upper()
-
-    async def talk(client):
-        def ask(*texts):
-            return asyncio.create_task(client.post("/generate", json={"texts": texts}))
-
-        tasks = [ask("a")]
-        await asyncio.to_thread(upper.is_busy.wait)
-        tasks += [ask(text) for text in ("b", "defect", "value", "long", "c")]
-        await until_waiting(client, 5)
-        upper.may_go.set()
-        return await asyncio.gather(*tasks)
-
-    first, b, defect, value, long, c = with_client(make_app(upper, ServeArguments(["upper"])), talk)
+    upper, texts = Upper(), ("a", "b", "defect", "value", "long", "c")
+    answers = with_client(make_app(upper, ServeArguments(["upper"])), lambda client: answers_of(client, upper, *texts))
+    first, b, defect, value, long, c = answers
     assert [texts_of(answer) for answer in (first, b, c)] == [["A"], ["B"], ["C"]]
     assert (long.status_code, long.json()) == (422, {"detail": "too long"})
     assert [failed.status_code for failed in (defect, value)] == [500, 500]
@@ -351,7 +287,7 @@ def test_no_request_fails_by_anothers_fault():
 def test_errors_of_the_server_are_logged(caplog):
     upper = Upper()
     upper.may_go.set()
-    with serving(make_app(upper, ServeArguments(["upper"]))) as address:
+    with serving(make_app(upper, ServeArguments(["upper"]))) as (address, *_):
         assert httpx.post(f"{address}/generate", json={"texts": ["long"]}).status_code == 422
         assert not caplog.text
         assert httpx.post(f"{address}/generate", json={"texts": ["value"]}).status_code == 500
@@ -359,45 +295,26 @@ def test_errors_of_the_server_are_logged(caplog):
 
 
 @pytest.mark.parametrize(
-    "method, path, options, status, message",
+    "request_of, message",
     [
-        ("POST", "/generate", {"json": {"texts": []}}, 422, "List should have at least 1 item"),
-        ("POST", "/generate", {"json": {"texts": ["a"] * 4}}, 422, "List should have at most 3 items"),
-        ("POST", "/generate", {"json": {"texts": ["a" * 9]}}, 422, "String should have at most 8 characters"),
-        ("POST", "/generate", {"json": {"texts": ["a"], "top_k": 8}}, 422, "Extra inputs are not"),
-        ("POST", "/generate", {"json": {"texts": ["a"], "num_beams": 5}}, 422, "Input should be less than"),
-        ("POST", "/generate", {"json": {"texts": ["a"], "num_return_sequences": 5}}, 422, "less than or equal to 4"),
-        (
-            "POST",
-            "/generate",
-            {"json": {"texts": ["a"], "num_return_sequences": 3}},
-            422,
-            "smaller or equal to `num_b",
-        ),
-        ("POST", "/generate", {"json": {"texts": ["a"], "length_penalty": 1.6}}, 422, "less than or equal to 1.5"),
-        (
-            "POST",
-            "/generate",
-            {"json": {"texts": ["a", "b"], "target_prefixes": ["c"]}},
-            422,
-            "a target prefix for each",
-        ),
-        ("POST", "/generate", {"json": {"texts": ["a"], "target_prefixes": ["c" * 9]}}, 422, "at most 8 characters"),
-        ("POST", "/generate", {"json": {"texts": [7]}}, 422, "Input should be a valid string"),
-        ("POST", "/generate", {"content": b'{"texts": ["f\xfcnf"]}'}, 400, "error parsing the body"),
-        ("GET", "/generate", {}, 405, "Method Not Allowed"),
+        ({"texts": []}, "List should have at least 1 item"),
+        ({"texts": ["a"] * 4}, "List should have at most 3 items"),
+        ({"texts": ["a" * 9]}, "String should have at most 8 characters"),
+        ({"texts": ["a"], "top_k": 8}, "Extra inputs are not"),
+        ({"texts": ["a"], "num_beams": 5}, "less than or equal to 4"),
+        ({"texts": ["a"], "num_return_sequences": 5}, "less than or equal to 4"),
+        ({"texts": ["a"], "num_return_sequences": 3}, "smaller or equal to `num_b"),
+        ({"texts": ["a"], "length_penalty": 1.6}, "less than or equal to 1.5"),
+        ({"texts": ["a", "b"], "target_prefixes": ["c"]}, "a target prefix for each"),
+        ({"texts": ["a"], "target_prefixes": ["c" * 9]}, "at most 8 characters"),
     ],
 )
-def test_requests_out_of_bounds_are_refused(method, path, options, status, message):
+def test_requests_out_of_bounds_are_refused(request_of, message):
     upper = Upper()
     bounds = {"max_texts": 3, "max_characters": 8, "max_beams": 4, "max_length_penalty": 1.5}
     app = make_app(upper, ServeArguments(["upper"], **bounds), GenerationConfig(num_beams=2))
-    headers = {"content-type": "application/json"}
-    response = with_client(app, lambda client: client.request(method, path, headers=headers, **options))
-    assert response.status_code == status and message in response.text and not upper.calls
-
-
-WITHOUT_SPACES = "seven" * 400
+    response = with_client(app, lambda client: client.post("/generate", json=request_of))
+    assert response.status_code == 422 and message in response.text and not upper.calls
 
 
 def test_a_text_that_would_be_cut_is_refused_or_split(folder):
@@ -407,27 +324,21 @@ def test_a_text_that_would_be_cut_is_refused_or_split(folder):
         app = make_app(lambda texts, *_, generator=generator: generator(texts), ServeArguments(["tiny"]))
         response = with_client(app, lambda client: client.post("/generate", json={"texts": ["two", text, ""]}))
         assert response.status_code == status, response.text
-        refused = with_client(app, lambda client: client.post("/generate", json={"texts": ["two", WITHOUT_SPACES]}))
+        refused = with_client(app, lambda client: client.post("/generate", json={"texts": ["two", "seven" * 400]}))
         assert refused.status_code == 422 and "The model takes at most" in refused.json()["detail"]
     assert texts_of(response)[2] == "" and all(texts_of(response)[:2])
     assert response.json()["outputs"][0][0]["score"] is None
 
 
 def test_the_image_starts_the_server_for_all_addresses():
-    lines = (ROOT / "Dockerfile").read_text().splitlines()
+    root = EXAMPLES.parent
+    lines = (root / "Dockerfile").read_text().splitlines()
     start, arguments = (json.loads(line.partition(" ")[2]) for line in lines if line.startswith(("ENTRYPOINT", "CMD")))
     program, *argv = start + arguments
     options = vars(cli.make_parser().parse_args(argv))
     assert program == "ode-transformer" and options["model_name_or_path"] == ["/model"]
     assert (options["host"], options["port"]) == ("0.0.0.0", 8000)
-    assert set((ROOT / ".dockerignore").read_text().split()) == {"*", "!dist/*.whl", "!constraints.txt"}
-
-
-def test_the_documentation_says_what_is_answered():
-    api = with_client(make_app(Upper(), ServeArguments(["upper"])), lambda client: client.get("/openapi.json")).json()
-    assert set(api["paths"]) == {"/generate", "/health", "/metrics"}
-    texts = api["components"]["schemas"]["Request"]["properties"]["texts"]
-    assert (texts["maxItems"], texts["items"]["maxLength"]) == (64, 20_000)
+    assert set((root / ".dockerignore").read_text().split()) == {"*", "!dist/*.whl", "!constraints.txt"}
 
 
 def test_the_command_starts_the_server(folder, monkeypatch):
@@ -444,15 +355,8 @@ def test_the_command_starts_the_server(folder, monkeypatch):
     expected = [text for text, _ in generator(["two"], ["seven"])[0]]
     assert [output["text"] for output in response.json()["outputs"][0]] == expected
     assert len(expected) == 2 and all(text.startswith("seven") for text in expected)
-    for wrong in ({"num_beams": 3}, {"target_prefixes": ["seven " * 20]}):
-        response = with_client(
-            app, lambda client, wrong=wrong: client.post("/generate", json={"texts": ["two"]} | wrong)
-        )
-        assert response.status_code == 422
-    for option, message in (
-        ("--timeout 0", "must be above 0"),
-        ("--port 70000", "must be less than 65536"),
-        ("--max_texts 0", "must be at least 1"),
-    ):
-        with pytest.raises(ValueError, match=f"{option} .*{message}|{option}.0 .*{message}"):
+    too_long = {"texts": ["two"], "target_prefixes": ["seven " * 20]}
+    assert with_client(app, lambda client: client.post("/generate", json=too_long)).status_code == 422
+    for option, message in (("--timeout 0", ".0 must be above 0"), ("--port 70000", " must be less than 65536")):
+        with pytest.raises(ValueError, match=f"{option}{message}"):
             cli.run(["serve", str(folder), *option.split()])

@@ -1,8 +1,6 @@
 # Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
 """BLEU by its three conventions, against its definition, Moses' script and sacreBLEU itself."""
 
-import gzip
-import json
 import math
 import os
 import random
@@ -11,7 +9,6 @@ from collections import Counter
 import pytest
 import sacrebleu
 
-from modeling_ode_transformer import cli
 from modeling_ode_transformer.metrics.bleu import bleu, bleu_scorers, split_compounds
 
 
@@ -105,14 +102,6 @@ def test_tokenized_bleu_is_its_definition(seed):
     assert score("tokenized_bleu", predictions, references)["score"] == pytest.approx(expected, abs=1e-9)
 
 
-def test_the_definition_agrees_with_scores_by_hand():
-    assert bleu_by_definition(["a b c"], [["a b c"]]) == 0
-    # precisions 4/5, 3/4, 2/3, 1/2; no brevity penalty
-    assert bleu_by_definition(["a b c d x"], [["a b c d"]]) == pytest.approx(100 * (4 / 5 * 3 / 4 * 2 / 3 / 2) ** 0.25)
-    # of two references as close, the shorter: no brevity penalty
-    assert bleu_by_definition(["a b c d e"], [["a b c d", "a b c d e f"]]) == pytest.approx(100)
-
-
 def test_lowercase_is_of_ascii_letters_only_as_in_multi_bleu():
     assert score("tokenized_bleu", ["A B C D"], ["a b c d"], lowercase=True)["score"] == pytest.approx(100)
     assert score("tokenized_bleu", ["A B C Ä"], ["a b c ä"], lowercase=True)["score"] == 0
@@ -176,80 +165,53 @@ def test_a_signature_names_what_was_done():
 
 
 @pytest.mark.parametrize(
-    ("arguments", "options", "error", "message"),
+    ("arguments", "options", "message"),
     [
-        ((["a", "b"], ["a"]), {}, ValueError, "2 predictions, 1 references"),
-        (([], []), {}, ValueError, "no predictions"),
-        ((["a"], ["a"]), {"tokenize": "14a"}, ValueError, "no tokenizer '14a', only none, zh, 13a"),
-        ((["a"], ["a"]), {"moses_language": "tlh"}, ValueError, "does not know the language 'tlh', only as, bn"),
+        ((["a", "b"], ["a"]), {}, "2 predictions, 1 references"),
+        (([], []), {}, "no predictions"),
+        ((["a"], ["a"]), {"tokenize": "14a"}, "no tokenizer '14a', only none, zh, 13a"),
+        ((["a"], ["a"]), {"moses_language": "tlh"}, "does not know the language 'tlh', only as, bn"),
     ],
 )
-def test_what_cannot_be_scored_is_said(arguments, options, error, message):
-    with pytest.raises(error, match=message):
+def test_what_cannot_be_scored_is_said(arguments, options, message):
+    with pytest.raises(ValueError, match=message):
         bleu(*arguments, **options)
 
 
-def write_lines(path, lines):
-    with (gzip.open if path.suffix == ".gz" else open)(path, "wt", encoding="utf-8") as file:
-        file.writelines(f"{line}\n" for line in lines)
-    return str(path)
-
-
-def test_the_command_prints_the_scores_of_files(tmp_path, capsys):
-    hypotheses = write_lines(tmp_path / "output.de", PREDICTIONS)
-    references = [write_lines(tmp_path / f"{i}.de.gz", lines) for i, lines in enumerate(zip(*REFERENCES))]
-    cli.run(["score", "bleu", "--tokenized", "--hypotheses", hypotheses, "--references", *references])
-    printed = capsys.readouterr().out.splitlines()
-    assert "tokenized_bleu = 56.6233" in printed
-    assert "tokenized_bleu_precisions = 85.7143 / 70.0000 / 53.8462 / 31.8182" in printed
-    expected = bleu(PREDICTIONS, REFERENCES)
-    assert f"sacrebleu_signature = {expected['sacrebleu_signature']}" in printed
-
-    options = ["--tokenize", "intl", "--lowercase", "--moses_language", "de", "--json"]
-    cli.run(["score", "bleu", "--hypotheses", hypotheses, "--references", *references, *options])
+def test_the_command_prints_the_scores_of_files(write, printed):
+    first, second = zip(*REFERENCES)
+    write({"output.de": PREDICTIONS, "0.de.gz": first, "1.de.gz": second, "short.de": PREDICTIONS[:3]})
+    files = "--hypotheses output.de --references 0.de.gz 1.de.gz"
+    lines = printed(f"score bleu --tokenized {files}").splitlines()
+    assert "tokenized_bleu = 56.6233" in lines
+    assert "tokenized_bleu_precisions = 85.7143 / 70.0000 / 53.8462 / 31.8182" in lines
+    assert f"sacrebleu_signature = {bleu(PREDICTIONS, REFERENCES)['sacrebleu_signature']}" in lines
     expected = bleu(PREDICTIONS, REFERENCES, tokenize="intl", lowercase=True, moses_language="de")
-    assert json.loads(capsys.readouterr().out) == expected
+    assert printed(f"score bleu {files} --tokenize intl --lowercase --moses_language de --json") == expected
+    with pytest.raises(ValueError, match=r"output\.de has 5 lines, but short\.de has 3"):
+        printed(f"score bleu {files} short.de")
 
 
-def test_files_of_different_lengths_are_refused_with_their_counts(tmp_path):
-    hypotheses = write_lines(tmp_path / "output.de", PREDICTIONS)
-    references = [write_lines(tmp_path / "0.de", PREDICTIONS), write_lines(tmp_path / "1.de", PREDICTIONS[:3])]
-    with pytest.raises(ValueError, match=r"output\.de has 5 lines, but .*1\.de has 3"):
-        cli.run(["score", "bleu", "--hypotheses", hypotheses, "--references", *references])
-    with pytest.raises(FileNotFoundError, match=r"2\.de"):
-        cli.run(["score", "bleu", "--hypotheses", hypotheses, "--references", str(tmp_path / "2.de")])
-
-
-def test_a_pipe_is_read_as_a_file(tmp_path, capsys):
+def test_a_pipe_is_read_as_a_file(write, printed):
     """As /dev/stdin, or <(a command) in a shell."""
-    references = write_lines(tmp_path / "0.de", FIRST_REFERENCES)
-    cli.run(
-        ["score", "bleu", "--hypotheses", write_lines(tmp_path / "output.de", PREDICTIONS), "--references", references]
-    )
-    expected = capsys.readouterr().out
+    write({"0.de": FIRST_REFERENCES})
     reading, writing = os.pipe()
-    with os.fdopen(writing, "wb") as file:
-        file.write((tmp_path / "output.de").read_bytes())
-    cli.run(["score", "bleu", "--hypotheses", f"/dev/fd/{reading}", "--references", references])
+    with os.fdopen(writing, "w", encoding="utf-8") as file:
+        file.writelines(f"{line}\n" for line in PREDICTIONS)
+    scores = printed(f"score bleu --json --hypotheses /dev/fd/{reading} --references 0.de")
     os.close(reading)
-    assert capsys.readouterr().out == expected
-    with pytest.raises(FileNotFoundError, match=f"No file {tmp_path} "):
-        cli.run(["score", "bleu", "--hypotheses", str(tmp_path), "--references", references])
+    assert scores["sacrebleu"] == bleu(PREDICTIONS, FIRST_REFERENCES)["sacrebleu"]
+    with pytest.raises(FileNotFoundError, match=r"No file \. "):
+        printed("score bleu --hypotheses . --references 0.de")
 
 
 @pytest.mark.parametrize(
     ("line", "options", "number"),
-    [
-        ("Two dogs run .", [], 1),
-        ("Two dogs run .", ["--tokenized"], 3),
-        ("Zwei Hunde.", ["--moses_language", "de"], 3),
-    ],
+    [("Two dogs run .", "", 1), ("Two dogs run .", "--tokenized", 3), ("Zwei Hunde.", "--moses_language de", 3)],
 )
-def test_the_command_prints_scores_of_tokenized_text_where_asked_to(line, options, number, tmp_path, capsys):
-    (tmp_path / "text").write_text(f"{line}\n")
-    files = ["--hypotheses", str(tmp_path / "text"), "--references", str(tmp_path / "text")]
-    cli.main(["score", "bleu", *files, *options])
-    names = [line.partition(" = ")[0] for line in capsys.readouterr().out.splitlines()]
-    assert [name for name in names if "_signature" in name] == [
+def test_the_command_prints_scores_of_tokenized_text_where_asked_to(line, options, number, write, printed):
+    write({"text": [line]})
+    scores = printed(f"score bleu --json --hypotheses text --references text {options}")
+    assert [name for name in scores if "_signature" in name] == [
         f"{name}_signature" for name in ("sacrebleu", "tokenized_bleu", "compound_split_bleu")[:number]
     ]

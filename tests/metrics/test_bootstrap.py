@@ -2,7 +2,6 @@
 """Paired bootstrap resampling, against all resamples of a small set and sacreBLEU's own."""
 
 import itertools
-import json
 import random
 
 import numpy as np
@@ -11,7 +10,6 @@ import sacrebleu
 import scipy.stats
 from sacrebleu.significance import PairedTest
 
-from modeling_ode_transformer import cli
 from modeling_ode_transformer.metrics import m2
 from modeling_ode_transformer.metrics.bleu import bleu
 from modeling_ode_transformer.metrics.bootstrap import compare, metric_statistics, paired_bootstrap
@@ -87,10 +85,10 @@ def test_each_bleu_is_compared_by_its_own_scores(metric, name):
     assert result["wins_a"] + result["wins_b"] + result["ties"] == result["num_samples"] == 20
 
 
-def test_outputs_of_several_seeds_are_drawn_and_scored_together(tmp_path, capsys):
+def test_outputs_of_several_seeds_are_drawn_and_scored_together(write, printed):
     """As a corpus in which each drawn sentence stands with all of its translations."""
-    seeds_a, seeds_b = [SYSTEM_A, SYSTEM_B, SYSTEM_A], [SYSTEM_B, SYSTEM_B[:30] + SYSTEM_A[30:]]
-    result = compare(seeds_a, seeds_b, REFERENCES, num_samples=20, seed=5, sentences_only=True)
+    seeds_a, seeds_b = [SYSTEM_A, SYSTEM_B, SYSTEM_A], [SYSTEM_B]
+    result = compare(seeds_a, seeds_b, REFERENCES, num_samples=20, seed=5)
     generator, differences = np.random.default_rng(5), []
     for _ in range(20):
         drawn = generator.choice(60, size=60)
@@ -100,21 +98,18 @@ def test_outputs_of_several_seeds_are_drawn_and_scored_together(tmp_path, capsys
         )
         differences.append(b["sacrebleu"] - a["sacrebleu"])
     assert 0 < result["wins_b"] == sum(difference > 0 for difference in differences) < 20
-    assert result["standard_error"] == pytest.approx(np.std(differences))
+    assert result["standard_error"] == pytest.approx(np.std(differences)) and not result["counts_seeds"]
     together = bleu([*SYSTEM_A, *SYSTEM_B, *SYSTEM_A], REFERENCES * 3)
     assert result["score_a"] == pytest.approx(together["sacrebleu"], abs=1e-9)
 
     one = compare(SYSTEM_A, SYSTEM_B, REFERENCES, num_samples=20)
     assert one == compare(np.array(SYSTEM_A), [SYSTEM_B], REFERENCES, num_samples=20)
 
-    for number, texts in enumerate([*seeds_a, *seeds_b, REFERENCES]):
-        (tmp_path / str(number)).write_text("".join(f"{line}\n" for line in texts))
-    files = [str(tmp_path / str(number)) for number in range(6)]
-    command = ["--system_a", *files[:3], "--system_b", *files[3:5], "--references", files[5], "--num_samples", "20"]
-    cli.run(["score", "bootstrap", *command, "--seed", "5", "--sentences_only", "--json"])
-    assert json.loads(capsys.readouterr().out) == result
-    cli.run(["score", "bootstrap", *command, "--seed", "5", "--json"])
-    assert json.loads(capsys.readouterr().out) == compare(seeds_a, seeds_b, REFERENCES, num_samples=20, seed=5)
+    seeds_b = [SYSTEM_B, SYSTEM_B[:30] + SYSTEM_A[30:]]
+    write(dict(zip("abcdef", [*seeds_a, *seeds_b, REFERENCES])))
+    systems = "--system_a a b c --system_b d e --references f"
+    found = printed(f"score bootstrap {systems} --num_samples 20 --seed 5 --json")
+    assert found == compare(seeds_a, seeds_b, REFERENCES, num_samples=20, seed=5) and found["counts_seeds"]
 
 
 def draw_systems(generator, numbers=(3, 3), sentences=100, of_seeds=0.0, of_both=2.0):
@@ -201,21 +196,15 @@ def test_what_cannot_be_compared_is_said():
         compare([["a"], ["a", "b"]], ["a"], ["a"])
 
 
-def test_f_half_of_m2_files(tmp_path, capsys):
+def test_f_half_of_m2_files(write, printed):
     """F0.5 of each resample is that of the M2 score of its sentences."""
     edit, unchanged = "A 1 2|||T|||b|||REQUIRED|||-NONE-|||{}", "A -1 -1|||noop|||-NONE-|||REQUIRED|||-NONE-|||{}"
     annotations = [[edit], [edit, unchanged], [unchanged, edit], [unchanged]] * 5
     paragraphs = ["\n".join(["S a x c", *(line.format(i) for i, line in enumerate(a))]) for a in annotations]
-    (tmp_path / "gold.m2").write_text("\n\n".join(paragraphs) + "\n")
     systems = [RNG.choices(["a b c", "a x c", "b x c"], k=20) for _ in range(2)]
-    for name, lines in zip("ab", systems):
-        (tmp_path / name).write_text("".join(f"{line}\n" for line in lines))
-
-    files = ["--system_a", str(tmp_path / "a"), "--system_b", str(tmp_path / "b")]
-    command = ["--metric", "m2", *files, "--references", str(tmp_path / "gold.m2")]
-    cli.run(["score", "bootstrap", *command, "--num_samples", "30", "--json"])
-    result = json.loads(capsys.readouterr().out)
-    sentences = m2.read_m2(tmp_path / "gold.m2")
+    write({"gold.m2": ["\n\n".join(paragraphs)], "fewer.m2": ["\n\n".join(paragraphs[1:])]} | dict(zip("ab", systems)))
+    command = "score bootstrap --metric m2 --system_a a --system_b b --num_samples 30 --json --references"
+    result, sentences = printed(f"{command} gold.m2"), m2.read_m2("gold.m2")
     assert result == compare(*systems, sentences, "m2", num_samples=30)
     expected = [m2.m2_score(texts, sentences)["f0.5"] for texts in systems]
     assert [result["score_a"], result["score_b"]] == pytest.approx(expected)
@@ -228,27 +217,22 @@ def test_f_half_of_m2_files(tmp_path, capsys):
     assert result["wins_b"] == sum(b > a for a, b in scores)
 
     with pytest.raises(ValueError, match=r"The metric 'm2' has no options, but lowercase is given"):
-        cli.run(["score", "bootstrap", *command, "--lowercase"])
+        printed(f"{command} gold.m2 --lowercase")
     with pytest.raises(ValueError, match=r"One M2 file holds all annotators, but 2 files are given"):
-        cli.run(["score", "bootstrap", *command, str(tmp_path / "gold.m2")])
-    (tmp_path / "gold.m2").write_text("\n\n".join(paragraphs[1:]) + "\n")
+        printed(f"{command} gold.m2 gold.m2")
     with pytest.raises(ValueError, match="20 predictions_b, 19 references"):
-        cli.run(["score", "bootstrap", *command])
+        printed(f"{command} fewer.m2")
 
 
-def test_perplexities_of_language_models(tmp_path, capsys):
+def test_perplexities_of_language_models(write, printed):
     """Files of log-likelihoods are compared as `paired_bootstrap` compares them by a plain formula, and the lower
     perplexity wins. With several seeds, the perplexity is that of all their words."""
     words = np.array([len(text.split()) + 1 for text in REFERENCES])
     seeds = np.random.default_rng(0).uniform(3, 4, (4, len(words))) * words
     seeds[2:] *= 0.97
-    (tmp_path / "text").write_text("".join(f"{text}\n" for text in REFERENCES))
-    for number, nll in enumerate(seeds):
-        (tmp_path / str(number)).write_text("".join(f"{value}\n" for value in nll.tolist()))
-    files = [str(tmp_path / str(number)) for number in range(4)]
-    options = ["--metric", "perplexity", "--references", str(tmp_path / "text"), "--num_samples", "200", "--json"]
-    cli.run(["score", "bootstrap", "--system_a", files[0], "--system_b", files[2], *options])
-    result = json.loads(capsys.readouterr().out)
+    write({"text": REFERENCES} | dict(zip("abcd", seeds.tolist())))
+    command = "score bootstrap --metric perplexity --references text --num_samples 200 --json"
+    result = printed(f"{command} --system_a a --system_b c")
     rows = [np.stack([nll, words], axis=1) for nll in (seeds[0], seeds[2])]
     expected = paired_bootstrap(*rows, lambda rows: np.exp(rows[:, 0].sum() / rows[:, 1].sum()), 200)
     assert result["difference"] == pytest.approx(expected.difference) and result["difference"] < 0
@@ -256,7 +240,6 @@ def test_perplexities_of_language_models(tmp_path, capsys):
     assert (result["wins_b"], result["wins_a"]) == (expected.wins_a, expected.wins_b)
     assert result["wins_b"] > result["wins_a"]
 
-    cli.run(["score", "bootstrap", "--system_a", *files[:2], "--system_b", *files[2:], *options])
-    result = json.loads(capsys.readouterr().out)
+    result = printed(f"{command} --system_a a b --system_b c d")
     assert result["counts_seeds"]
     assert result["score_a"] == pytest.approx(np.exp(seeds[:2].sum() / words.sum() / 2))

@@ -1,15 +1,12 @@
 # Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
 """ERRANT's scores of M2 files and its edits of texts, against its own commands."""
 
-import json
 import sys
-from pathlib import Path
 
 import pytest
 import spacy
 from errant.commands import compare_m2, parallel_to_m2
 
-from modeling_ode_transformer import cli
 from modeling_ode_transformer.metrics.errant import CRITERIA, annotate, errant_score, load_annotator
 from modeling_ode_transformer.metrics.m2 import M2Sentence, parse_m2, read_m2, write_m2
 
@@ -55,11 +52,9 @@ A 2 3|||R:NOUN:NUM|||cats|||REQUIRED|||-NONE-|||0
 
 
 @pytest.fixture
-def files(tmp_path):
-    paths = tmp_path / "system.m2", tmp_path / "reference.m2"
-    for path, text in zip(paths, (SYSTEM, REFERENCE)):
-        path.write_text(text)
-    return [str(path) for path in paths]
+def files(write):
+    write({"system.m2": SYSTEM.split("\n"), "reference.m2": REFERENCE.split("\n")})
+    return ["system.m2", "reference.m2"]
 
 
 def run(main, monkeypatch, *arguments):
@@ -114,10 +109,9 @@ A 3 4|||R:X|||h|||REQUIRED|||-NONE-|||1
 
 
 @pytest.mark.parametrize("beta, counts", [(0.5, [2, 0, 2]), (2, [1, 1, 0])])
-def test_beta_chooses_the_annotator_as_in_errant(tmp_path, monkeypatch, capsys, beta, counts):
-    system, reference = (str(tmp_path / name) for name in ("system.m2", "reference.m2"))
-    for path, text in zip((system, reference), CHOICE):
-        Path(path).write_text(text)
+def test_beta_chooses_the_annotator_as_in_errant(write, monkeypatch, capsys, beta, counts):
+    system, reference = "system.m2", "reference.m2"
+    write({name: text.split("\n") for name, text in zip((system, reference), CHOICE)})
     run(compare_m2.main, monkeypatch, "-hyp", system, "-ref", reference, "-b", str(beta))
     expected = printed_by_errant(capsys.readouterr().out)[None]
     result = errant_score(read_m2(system), read_m2(reference), beta=beta)
@@ -161,10 +155,9 @@ def test_what_cannot_be_compared_is_said(files):
         errant_score(system[:2], [reference[0], reference[2]])
 
 
-def test_the_command_prints_the_table_of_types(files, tmp_path, capsys):
-    command = ["score", "errant", "--hypotheses", files[0], "--references", files[1]]
-    cli.run([*command, "--types", "operation"])
-    assert capsys.readouterr().out == (
+def test_the_command_prints_the_table_of_types(files, write, printed):
+    command = "score errant --hypotheses system.m2 --references reference.m2"
+    assert printed(f"{command} --types operation") == (
         "precision = 0.6667\nrecall = 0.6667\nf0.5 = 0.6667\n"
         "true_positives = 4\nfalse_positives = 2\nfalse_negatives = 2\n"
         "| types | precision | recall | f0.5 | true_positives | false_positives | false_negatives |\n"
@@ -173,13 +166,10 @@ def test_the_command_prints_the_table_of_types(files, tmp_path, capsys):
         "| R | 0.7500 | 0.7500 | 0.7500 | 3 | 1 | 1 |\n"
         "| U | 1.0000 | 1.0000 | 1.0000 | 1 | 0 | 0 |\n"
     )
-    (tmp_path / "correct.m2").write_text("S It is .\nA -1 -1|||noop|||-NONE-|||REQUIRED|||-NONE-|||0\n")
-    correct = str(tmp_path / "correct.m2")
-    cli.run(["score", "errant", "--hypotheses", correct, "--references", correct])
-    assert "false_negatives = 0" in capsys.readouterr().out
-    cli.run([*command, "--beta", "1", "--criterion", "ds", "--json"])
-    printed = json.loads(capsys.readouterr().out)
-    assert printed == errant_score(*map(read_m2, files), beta=1, criterion="ds")
+    write({"correct.m2": ["S It is .", "A -1 -1|||noop|||-NONE-|||REQUIRED|||-NONE-|||0"]})
+    assert "false_negatives = 0" in printed("score errant --hypotheses correct.m2 --references correct.m2")
+    scores = errant_score(*map(read_m2, files), beta=1, criterion="ds")
+    assert printed(f"{command} --beta 1 --criterion ds --json") == scores
 
 
 @pytest.fixture(scope="module")
@@ -210,25 +200,21 @@ TEXTS = {
 }
 
 
-def test_edits_are_those_of_errants_command(model, monkeypatch, tmp_path):
-    for name, lines in TEXTS.items():
-        (tmp_path / name).write_text("".join(f"{line}\n" for line in lines))
-    paths = [str(tmp_path / name) for name in TEXTS]
+def test_edits_are_those_of_errants_command(model, monkeypatch, write, printed):
+    write(TEXTS)
     annotator = load_annotator(model)
     monkeypatch.setattr(parallel_to_m2.errant, "load", lambda language, nlp=None: annotator)
-    run(parallel_to_m2.main, monkeypatch, "-orig", paths[0], "-cor", *paths[1:], "-out", str(tmp_path / "theirs.m2"))
+    run(parallel_to_m2.main, monkeypatch, *"-orig sources -cor first second -out theirs.m2".split())
 
-    ours = str(tmp_path / "ours.m2")
-    command = ["annotate", "--sources", paths[0], "--output", ours, "--spacy_model", model]
-    cli.run([*command, "--corrections", *paths[1:]])
-    assert read_m2(ours) == read_m2(tmp_path / "theirs.m2")
-    assert [edit.type for edit in read_m2(ours)[0].edits[0]] == ["R:ORTH", "R:NOUN:NUM", "R:VERB:TENSE", "M:DET"]
-    assert read_m2(ours)[1].edits[0] == []
-    for i in range(3):
-        assert read_m2(ours)[i].corrected(0) == TEXTS["first"][i].split()
+    command = f"annotate --sources sources --output ours.m2 --spacy_model {model} --corrections first second"
+    printed(command)
+    ours = read_m2("ours.m2")
+    assert ours == read_m2("theirs.m2") and ours[1].edits[0] == []
+    assert [edit.type for edit in ours[0].edits[0]] == ["R:ORTH", "R:NOUN:NUM", "R:VERB:TENSE", "M:DET"]
+    assert [" ".join(sentence.corrected(0)) for sentence in ours] == TEXTS["first"]
 
     with pytest.raises(FileExistsError, match=r"ours\.m2 exists"):
-        cli.run([*command, "--corrections", paths[1]])
+        printed(command)
 
 
 def test_one_correction_or_several_of_each_sentence(model, tmp_path):

@@ -1,7 +1,6 @@
 # Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
 """GLEU, against its definition and the numbers of JFLEG's script under Python 2."""
 
-import json
 import math
 import random
 from statistics import fmean, pstdev
@@ -9,7 +8,6 @@ from statistics import fmean, pstdev
 import numpy as np
 import pytest
 
-from modeling_ode_transformer import cli
 from modeling_ode_transformer.metrics.gleu import draw_references, gleu, gleu_score, gleu_statistics
 
 
@@ -110,15 +108,10 @@ def test_what_cannot_be_scored_is_said(arguments, message):
         gleu(*arguments)
 
 
-def test_the_command_prints_the_score_of_files(tmp_path, capsys):
-    columns = {"source": SOURCES, "output": PREDICTIONS, "ref0": [r[0] for r in REFERENCES], "ref1": ["x"] * 3}
-    paths = {name: str(tmp_path / name) for name in columns}
-    for name, lines in columns.items():
-        (tmp_path / name).write_text("".join(f"{line}\n" for line in lines))
-    arguments = ["--sources", paths["source"], "--hypotheses", paths["output"], "--references", paths["ref0"]]
-    cli.run(["score", "gleu", *arguments])
-    expected = gleu(PREDICTIONS, columns["ref0"], SOURCES)
-    assert capsys.readouterr().out == f"gleu = {expected['gleu']:.4f}\ngleu_std = 0.0000\n"
-    cli.run(["score", "gleu", *arguments, paths["ref1"], "--json"])
-    references = list(zip(columns["ref0"], columns["ref1"]))
-    assert json.loads(capsys.readouterr().out) == gleu(PREDICTIONS, references, SOURCES)
+def test_the_command_prints_the_score_of_files(write, printed):
+    first = [texts[0] for texts in REFERENCES]
+    write({"source": SOURCES, "output": PREDICTIONS, "ref0": first, "ref1": ["x"] * 3})
+    command = "score gleu --sources source --hypotheses output --references ref0"
+    assert printed(command) == f"gleu = {gleu(PREDICTIONS, first, SOURCES)['gleu']:.4f}\ngleu_std = 0.0000\n"
+    references = [[text, "x"] for text in first]
+    assert printed(f"{command} ref1 --json") == gleu(PREDICTIONS, references, SOURCES)

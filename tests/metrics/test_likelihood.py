@@ -1,15 +1,14 @@
 # Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
-"""Log-probabilities of given outputs: against a plain loop, and against the scores of the search that made them."""
+"""Log-probabilities of given outputs: against a plain loop."""
 
-import numpy as np
 import pytest
 import torch
 from transformers import M2M100Config, M2M100ForConditionalGeneration
 
 from modeling_ode_transformer import OdeTransformerForConditionalGeneration, OdeTransformerTokenizer
-from modeling_ode_transformer.metrics.likelihood import sources_of, target_likelihoods
+from modeling_ode_transformer.metrics.likelihood import target_likelihoods
 
-from ..conftest import build, randomize
+from ..conftest import build, ids_of, randomize
 
 
 SOURCES = ["two dogs run", "a man sleeps in the snow", "snow", "the dog"]
@@ -24,11 +23,6 @@ def tokenizer():
 @pytest.fixture(scope="module")
 def target_tokenizer():
     return OdeTransformerTokenizer.train(TARGETS, vocab_size=310, hard_vocab_limit=False)
-
-
-def ids_of(tokenizer):
-    ids = {"bos_token_id": tokenizer.bos_token_id, "pad_token_id": tokenizer.pad_token_id}
-    return ids | dict.fromkeys(("eos_token_id", "decoder_start_token_id"), tokenizer.eos_token_id)
 
 
 def ours(tokenizer, target_tokenizer):
@@ -64,28 +58,6 @@ def test_each_token_has_its_log_probability(make, has_two, batch_size, tokenizer
             before.append(token)
 
 
-def test_a_search_gives_its_outputs_the_same_scores(tokenizer):
-    model = ours(tokenizer, None).eval()
-    torch.nn.init.normal_(model.lm_head.weight)
-    text = "zwei hunde ein mann"
-    encoded = tokenizer(text)["input_ids"]
-    # The output is forced to be this text.
-    inputs = tokenizer(SOURCES[:1], return_tensors="pt")
-
-    def allowed(batch, ids):
-        return [encoded[len(ids) - 1]]
-
-    outputs = model.generate(
-        **inputs,
-        **{"prefix_allowed_tokens_fn": allowed, "max_new_tokens": len(encoded), "num_beams": 1},
-        **{"output_logits": True, "return_dict_in_generate": True},
-    )
-    assert outputs.sequences[0, 1:].tolist() == encoded
-    scores = [logits[0].log_softmax(-1)[token].item() for logits, token in zip(outputs.logits, encoded)]
-    ((_, found),) = target_likelihoods(model, tokenizer, SOURCES[:1], [text])
-    np.testing.assert_allclose(found, scores, atol=1e-4)
-
-
 def test_sources_are_cut_to_the_positions_of_the_model(tokenizer):
     fields = {"position_embedding_type": "learned", "max_position_embeddings": 6}
     model = build(OdeTransformerForConditionalGeneration, vocab_size=len(tokenizer), **ids_of(tokenizer), **fields)
@@ -98,8 +70,6 @@ def test_sources_are_cut_to_the_positions_of_the_model(tokenizer):
 
 
 def test_lists_of_different_lengths_are_refused(tokenizer):
-    with pytest.raises(ValueError, match="outputs of source 0, but --sources has the lines 1 to 2"):
-        sources_of([1, 0], ["a", "b"], "list.tsv")
     with pytest.raises(TypeError, match="targets is a text"):
         target_likelihoods(ours(tokenizer, None), tokenizer, SOURCES, "abcd")
     with pytest.raises(ValueError, match="4 sources, 2 targets"):

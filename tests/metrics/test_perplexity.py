@@ -1,8 +1,6 @@
 # Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
 """Word perplexity and bits per byte, against closed forms, a plain loop and the language modeling script."""
 
-import gzip
-import json
 import math
 import random
 
@@ -11,18 +9,8 @@ import run_language_modeling
 import torch
 from transformers import GPT2Config, GPT2LMHeadModel
 
-from modeling_ode_transformer import (
-    OdeTransformerDecoderConfig,
-    OdeTransformerForCausalLM,
-    OdeTransformerTokenizer,
-    cli,
-)
-from modeling_ode_transformer.metrics.perplexity import (
-    bits_per_byte,
-    count_bytes,
-    model_perplexity,
-    word_perplexity,
-)
+from modeling_ode_transformer import OdeTransformerDecoderConfig, OdeTransformerForCausalLM, OdeTransformerTokenizer
+from modeling_ode_transformer.metrics.perplexity import bits_per_byte, count_bytes, model_perplexity, word_perplexity
 from modeling_ode_transformer.text_files import read_lines
 from modeling_ode_transformer.training.tasks import language_model
 
@@ -108,20 +96,11 @@ def test_a_models_perplexity_equals_a_plain_loop(tokenizer, batch_size):
     }
 
 
-def test_bits_per_byte_count_the_bytes_of_lines_and_their_ends(subword_tokenizer):
+def test_subwords_are_normalized_by_words_and_by_bytes(subword_tokenizer):
+    """Whatever the model: GPT-2 of transformers, and a uniform one, whose numbers have closed forms."""
     assert count_bytes(["fünf 😀", "", " a "]).tolist() == [len("fünf 😀\n".encode()), 1, 4]
     # 6 bytes of probability 1/256 each are 8 bits each.
     assert bits_per_byte(6 * math.log(256), 6) == pytest.approx(8)
-    # A uniform model: each token has the bits of its number.
-    model = gpt2(subword_tokenizer, n_positions=40)
-    torch.nn.init.zeros_(model.lm_head.weight)
-    result = model_perplexity(model, subword_tokenizer, LINES)
-    expected = result["tokens"] * math.log2(len(subword_tokenizer)) / len("".join(f"{line}\n" for line in LINES))
-    assert result["bits_per_byte"] == pytest.approx(expected, rel=1e-6)
-
-
-def test_subwords_are_normalized_by_words(subword_tokenizer):
-    """Whatever the model: GPT-2 of transformers, and a uniform one, whose perplexity has a closed form."""
     model = gpt2(subword_tokenizer, n_positions=40)
     result = model_perplexity(model, subword_tokenizer, LINES)
     nll = nll_by_a_plain_loop(model, subword_tokenizer, LINES)
@@ -132,6 +111,8 @@ def test_subwords_are_normalized_by_words(subword_tokenizer):
     result = model_perplexity(model, subword_tokenizer, LINES)
     expected = len(subword_tokenizer) ** (result["tokens"] / WORDS)
     assert result["perplexity"] == pytest.approx(expected, rel=1e-5)
+    expected = result["tokens"] * math.log2(len(subword_tokenizer)) / len("".join(f"{line}\n" for line in LINES))
+    assert result["bits_per_byte"] == pytest.approx(expected, rel=1e-6)
 
 
 def test_the_spelling_of_a_special_token_is_text(subword_tokenizer):
@@ -162,13 +143,6 @@ def test_it_is_the_perplexity_of_the_language_modeling_script(folder, tokenizer,
     assert result["unknown_tokens"] == metrics["eval_unk_words"]
 
 
-def test_blocks_are_another_context_for_the_same_words(tokenizer):
-    model = causal_lm(tokenizer)
-    lines, blocks = (model_perplexity(model, tokenizer, LINES, block_size) for block_size in (0, 7))
-    assert lines["words"] == blocks["words"]
-    assert abs(lines["perplexity"] - blocks["perplexity"]) > 1e-3
-
-
 def test_a_tokenizer_without_an_end_of_sentence_is_refused(tokenizer):
     other = language_model.build_tokenizer(LINES)
     other.eos_token = None
@@ -176,38 +150,27 @@ def test_a_tokenizer_without_an_end_of_sentence_is_refused(tokenizer):
         model_perplexity(causal_lm(tokenizer), other, LINES)
 
 
-def test_the_command_scores_a_file(folder, tokenizer, tmp_path, capsys):
-    with gzip.open(tmp_path / "text.txt.gz", "wt") as file:
-        file.writelines(f"{line}\n" for line in LINES)
-    options = ["--block_size", "7", "--batch_size", "2", "--json"]
-    cli.run(["score", "perplexity", "--model", str(folder), "--texts", str(tmp_path / "text.txt.gz"), *options])
-    expected = model_perplexity(causal_lm(tokenizer), tokenizer, LINES, 7, 2)
-    assert json.loads(capsys.readouterr().out) == expected
-
-
-def test_the_command_writes_the_log_likelihood_of_each_line(folder, tokenizer, tmp_path, capsys):
+def test_the_command_scores_a_file_and_writes_the_log_likelihood_of_each_line(folder, tokenizer, write, printed):
     """Each is that of a plain loop over the line; in blocks, their sum is the text's. No file is replaced."""
-    (tmp_path / "text.txt").write_text("".join(f"{line}\n" for line in LINES))
-    command = ["score", "perplexity", "--model", str(folder), "--texts", str(tmp_path / "text.txt"), "--json"]
-    cli.run([*command, "--nll_file", str(tmp_path / "nll")])
+    write({"text.gz": LINES})
+    command = f"score perplexity --model {folder} --texts text.gz --json --nll_file"
+    printed(f"{command} lines")
     expected = [nll_by_a_plain_loop(causal_lm(tokenizer), tokenizer, [line]) for line in LINES]
-    assert [float(line) for line in read_lines(tmp_path / "nll")] == pytest.approx(expected, rel=1e-5)
-    capsys.readouterr()
-    cli.run([*command, "--block_size", "5", "--nll_file", str(tmp_path / "blocks")])
-    found = [float(line) for line in read_lines(tmp_path / "blocks")]
-    assert len(found) == len(LINES)
-    assert sum(found) == pytest.approx(json.loads(capsys.readouterr().out)["nll"])
-    with pytest.raises(FileExistsError, match=r"--nll_file .*nll exists: choose another one"):
-        cli.run([*command, "--nll_file", str(tmp_path / "nll")])
+    assert [float(line) for line in read_lines("lines")] == pytest.approx(expected, rel=1e-5)
+    scores = printed(f"{command} blocks --block_size 5 --batch_size 2")
+    assert scores == model_perplexity(causal_lm(tokenizer), tokenizer, LINES, 5, 2)
+    found = [float(line) for line in read_lines("blocks")]
+    assert len(found) == len(LINES) and sum(found) == pytest.approx(scores["nll"])
+    # The same words in another context.
+    assert abs(scores["nll"] - sum(expected)) > 1e-3 and scores["words"] == WORDS
+    with pytest.raises(FileExistsError, match=r"--nll_file lines exists: choose another one"):
+        printed(f"{command} lines")
 
 
-def test_a_model_that_is_saved_in_half_precision_is_scored_in_float32(tokenizer, tmp_path, capsys):
+def test_a_model_that_is_saved_in_half_precision_is_scored_in_float32(tokenizer, write, printed):
+    write({"text": LINES})
     model = causal_lm(tokenizer).to(torch.bfloat16)
-    model.save_pretrained(tmp_path / "model")
-    tokenizer.save_pretrained(tmp_path / "model")
-    (tmp_path / "text.txt").write_text("".join(f"{line}\n" for line in LINES))
-    cli.run(
-        ["score", "perplexity", "--model", str(tmp_path / "model"), "--texts", str(tmp_path / "text.txt"), "--json"]
-    )
-    expected = nll_by_a_plain_loop(model.float(), tokenizer, LINES)
-    assert json.loads(capsys.readouterr().out)["nll"] == pytest.approx(expected, rel=1e-6)
+    model.save_pretrained("model")
+    tokenizer.save_pretrained("model")
+    nll = printed("score perplexity --model model --texts text --json")["nll"]
+    assert nll == pytest.approx(nll_by_a_plain_loop(model.float(), tokenizer, LINES), rel=1e-6)

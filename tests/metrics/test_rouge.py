@@ -1,12 +1,9 @@
 # Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
 """ROUGE of summaries, against examples by hand and rouge-score itself."""
 
-import json
-
 import pytest
 from rouge_score.rouge_scorer import RougeScorer
 
-from modeling_ode_transformer import cli
 from modeling_ode_transformer.metrics.rouge import rouge
 
 
@@ -83,15 +80,12 @@ def test_ends_of_sentences_on_one_side_only_are_warned_of(caplog):
     assert "Only one side has texts with several sentences (sentences='newline')" in caplog.text
 
 
-def test_the_command_splits_lines_at_periods(tmp_path, capsys):
+def test_the_command_splits_lines_at_periods(write, printed):
     predictions = [text.replace("\n", " ") for text in PREDICTIONS]
-    for name, lines in (("output.txt", predictions), ("test.target", FIRST_REFERENCES)):
-        (tmp_path / name).write_text("".join(f"{line}\n" for line in lines))
-    files = ["--hypotheses", str(tmp_path / "output.txt"), "--references", str(tmp_path / "test.target")]
-    cli.run(["score", "rouge", *files])
+    write({"output": predictions, "target": FIRST_REFERENCES})
+    command = "score rouge --hypotheses output --references target"
     expected = rouge(predictions, FIRST_REFERENCES, sentences="period")
     lines = [f"{name} = {expected[name]:.4f}" for name in NAMES]
-    assert capsys.readouterr().out.splitlines() == [*lines, f"convention = {expected['convention']}"]
-
-    cli.run(["score", "rouge", *files, "--sentences", "newline", "--no_stemmer", "--json"])
-    assert json.loads(capsys.readouterr().out) == rouge(predictions, FIRST_REFERENCES, stemmer=False)
+    assert printed(command).splitlines() == [*lines, f"convention = {expected['convention']}"]
+    scores = printed(f"{command} --sentences newline --no_stemmer --json")
+    assert scores == rouge(predictions, FIRST_REFERENCES, stemmer=False)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import sacrebleu
 
-from modeling_ode_transformer import OdeTransformerForCausalLM, OdeTransformerForConditionalGeneration, cli
+from modeling_ode_transformer import OdeTransformerForCausalLM, OdeTransformerForConditionalGeneration
 from modeling_ode_transformer.metrics import evaluate_metrics
 from modeling_ode_transformer.metrics.bleu import bleu
 from modeling_ode_transformer.metrics.bootstrap import compare
@@ -21,8 +21,8 @@ from modeling_ode_transformer.metrics.m2 import Edit, M2Sentence, m2_score
 from modeling_ode_transformer.metrics.perplexity import score_lines
 from modeling_ode_transformer.metrics.rouge import rouge
 
-from ..conftest import build
-from .test_likelihood import SOURCES, TARGETS, ids_of, tokenizer  # noqa: F401 (a fixture)
+from ..conftest import build, ids_of
+from .test_likelihood import SOURCES, TARGETS, tokenizer  # noqa: F401 (a fixture)
 
 
 REFERENCES = ["the cat sat on the mat .", "two dogs run in the snow", "a man waits", "it rains today"] * 3
@@ -33,27 +33,20 @@ SYSTEMS = {
 
 
 @pytest.fixture
-def files(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    for name, lines in {**SYSTEMS, "ref": REFERENCES}.items():
-        (tmp_path / name).write_text("".join(f"{line}\n" for line in lines))
-
-
-def printed(command, capsys):
-    cli.run(command.split())
-    return capsys.readouterr().out
+def files(write):
+    write({**SYSTEMS, "ref": REFERENCES})
 
 
 @pytest.mark.parametrize("metric, scorer", [("chrf", sacrebleu.CHRF()), ("ter", sacrebleu.TER())])
-def test_chrf_and_ter_are_those_of_sacrebleu(metric, scorer, files, capsys):
-    out = json.loads(printed(f"score {metric} --json --hypotheses a --references ref", capsys))
+def test_chrf_and_ter_are_those_of_sacrebleu(metric, scorer, files, printed):
+    out = printed(f"score {metric} --json --hypotheses a --references ref")
     assert out[metric] == scorer.corpus_score(SYSTEMS["a"], [REFERENCES]).score
     assert out[f"{metric}_signature"] == str(scorer.get_signature())
 
 
 @pytest.mark.parametrize("metric", ["bleu", "chrf", "ter"])
-def test_several_systems_are_compared_with_the_first(metric, files, capsys):
-    tables = json.loads(printed(f"score {metric} --json --hypotheses a b a --references ref", capsys))
+def test_several_systems_are_compared_with_the_first(metric, files, printed):
+    tables = printed(f"score {metric} --json --hypotheses a b a --references ref")
     rows = tables[metric]
     expected = compare(SYSTEMS["a"], SYSTEMS["b"], [[line] for line in REFERENCES], metric)
     assert [row["name"] for row in rows] == ["a", "b"]  # a system with the same name is the same
@@ -61,14 +54,14 @@ def test_several_systems_are_compared_with_the_first(metric, files, capsys):
     for name in ("difference", "confidence_interval", "p_value"):
         assert rows[1][name] == expected[name] and name not in rows[0]
     assert tables[f"{metric}_signature"] == expected["signature"]
-    table = printed(f"score {metric} --hypotheses a b --references ref", capsys).splitlines()
+    table = printed(f"score {metric} --hypotheses a b --references ref").splitlines()
     assert table[2] == f"| a | {expected['score_a']:.4f} |  |  |  |"
     assert f"| {expected['difference']:.4f} | " in table[3]
     assert table[4:] == [f"{metric}_signature = {expected['signature']}"]
 
 
-def test_several_systems_of_tokenized_text_have_three_tables(files, capsys):
-    tables = json.loads(printed("score bleu --json --tokenized --hypotheses a b --references ref", capsys))
+def test_several_systems_of_tokenized_text_have_three_tables(files, printed):
+    tables = printed("score bleu --json --tokenized --hypotheses a b --references ref")
     for metric in ("bleu", "tokenized_bleu", "compound_split_bleu"):
         expected = compare(SYSTEMS["a"], SYSTEMS["b"], [[line] for line in REFERENCES], metric)
         assert tables.pop(metric)[1]["difference"] == expected["difference"]
@@ -81,11 +74,11 @@ def test_a_lower_ter_wins(files):
     assert found["score_b"] == 0 and found["wins_b"] > found["wins_a"] == 0
 
 
-def test_hypotheses_may_come_from_standard_input(files, tmp_path, monkeypatch, capsys):
+def test_hypotheses_may_come_from_standard_input(files, tmp_path, monkeypatch, printed):
     with (tmp_path / "a").open() as stream:
         monkeypatch.setattr("sys.stdin", stream)
-        piped = printed("score chrf --hypotheses - --references ref", capsys)
-    assert piped == printed("score chrf --hypotheses a --references ref", capsys)
+        piped = printed("score chrf --hypotheses - --references ref")
+    assert piped == printed("score chrf --hypotheses a --references ref")
 
 
 THAI = ["สวัสดีครับ วันนี้อากาศดี", "แมวอยู่บนเสื่อ"]
@@ -102,14 +95,14 @@ def test_bleu_of_a_script_without_spaces_names_other_tokenizers(texts, caplog):
     assert not caplog.text
 
 
-def test_rouge_says_what_it_leaves_out(tmp_path, caplog, capsys):
+def test_rouge_says_what_it_leaves_out(write, caplog, printed):
     """In a training by a warning, as a command by an error."""
     for texts in (THAI, CHINESE, ["кошка на коврике"]):
         caplog.clear()
         assert rouge(texts, texts)["rouge1"] == 0 and "100% of the references' letters" in caplog.text
-        (tmp_path / "texts").write_text("".join(f"{text}\n" for text in texts))
+        write({"texts": texts})
         with pytest.raises(ValueError, match=r"100% of the references' letters .* chrF"):
-            printed(f"score rouge --hypotheses {tmp_path / 'texts'} --references {tmp_path / 'texts'}", capsys)
+            printed("score rouge --hypotheses texts --references texts")
     caplog.clear()
     assert rouge(["Größe 10 über alles"], ["Größe 10 über alles"])["rouge1"] == 100
     assert rouge(["10 20"], ["10 20"])["rouge1"] == 100 and not caplog.text
@@ -148,9 +141,9 @@ def test_untokenized_corrections_are_named(caplog):
 
 
 @pytest.fixture
-def folders(tokenizer, tmp_path, monkeypatch):  # noqa: F811
-    """An encoder-decoder and a language model, saved with their tokenizer."""
-    monkeypatch.chdir(tmp_path)
+def folders(tokenizer, write):  # noqa: F811
+    """An encoder-decoder and a language model, saved with their tokenizer, beside texts."""
+    write({"source": SOURCES, "target": TARGETS})
     ids = ids_of(tokenizer)
     models = {
         "pairs": build(OdeTransformerForConditionalGeneration, vocab_size=len(tokenizer), **ids),
@@ -163,36 +156,28 @@ def folders(tokenizer, tmp_path, monkeypatch):  # noqa: F811
     for name, model in models.items():
         model.save_pretrained(name)
         tokenizer.save_pretrained(name)
-    for name, lines in {"source": SOURCES, "target": TARGETS}.items():
-        (tmp_path / name).write_text("".join(f"{line}\n" for line in lines))
     return models
 
 
-def test_likelihoods_of_lines_tokens_and_lists(folders, tokenizer, tmp_path, capsys):  # noqa: F811
+def test_likelihoods_of_lines_and_tokens(folders, tokenizer, printed):  # noqa: F811
     expected = target_likelihoods(folders["pairs"].eval(), tokenizer, SOURCES, TARGETS)
     command = "score likelihood --model pairs --sources source --targets"
-    lines = printed(f"{command} target", capsys).splitlines()
+    lines = printed(f"{command} target").splitlines()
     np.testing.assert_allclose([float(line) for line in lines], [scores.sum() for _, scores in expected], atol=1e-4)
-    objects = [json.loads(line) for line in printed(f"{command} target --tokens", capsys).splitlines()]
+    objects = [json.loads(line) for line in printed(f"{command} target --tokens").splitlines()]
     assert [each["tokens"] for each in objects] == [tokens for tokens, _ in expected]
     for each, (_, scores) in zip(objects, expected):
         np.testing.assert_allclose(each["log_probabilities"], scores, atol=1e-4)
 
-    (tmp_path / "list").write_text(f"2\t-0.5\t{TARGETS[1]}\n1\t{TARGETS[0]}\n")
-    of_list = printed(f"{command} list --n_best", capsys).splitlines()
-    np.testing.assert_allclose([float(line) for line in of_list], [float(lines[1]), float(lines[0])], atol=1e-4)
-    with pytest.raises(ValueError, match="target is not an n-best list"):
-        printed(f"{command} target --n_best", capsys)
 
-
-def test_likelihoods_by_a_language_model(folders, tokenizer, capsys):  # noqa: F811
-    lines = printed("score likelihood --model language --targets target", capsys).splitlines()
+def test_likelihoods_by_a_language_model(folders, tokenizer, printed):  # noqa: F811
+    lines = printed("score likelihood --model language --targets target").splitlines()
     expected = score_lines(folders["language"], tokenizer, TARGETS)["nll"]
     np.testing.assert_allclose([float(line) for line in lines], -expected, atol=1e-4)
     with pytest.raises(ValueError, match="language is a language model: leave out --sources"):
-        printed("score likelihood --model language --targets target --sources source", capsys)
+        printed("score likelihood --model language --targets target --sources source")
     with pytest.raises(ValueError, match="pairs is an encoder-decoder: give --sources"):
-        printed("score likelihood --model pairs --targets target", capsys)
+        printed("score likelihood --model pairs --targets target")
 
 
 @pytest.mark.parametrize("name", evaluate_metrics.FUNCTIONS)
