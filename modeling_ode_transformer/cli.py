@@ -635,6 +635,11 @@ def perplexity(model: str, texts: str, block_size: int, batch_size: int, nll_fil
     arg("--model", "folder or Hub name of the model and its tokenizer", required=True),
     arg("--targets", "file of the outputs, one per line, UTF-8 (.gz accepted)", required=True),
     arg("--sources", "file of their sources, for an encoder-decoder"),
+    arg(
+        "--n_best",
+        "the outputs are a list of `generate --num_return_sequences`: a line begins with the number of its source",
+        action="store_true",
+    ),
     arg("--tokens", "print JSON instead: the tokens of each output and their log-probabilities", action="store_true"),
     arg("--src_lang", "language of the sources, as named by a multilingual tokenizer; default: as saved with it"),
     arg("--tgt_lang", "language of the outputs, likewise"),

@@ -121,10 +121,13 @@ class GenerateArguments(SearchArguments):
     """
 
     input: str = option("file of sources, one per line (.gz accepted), or - for standard input", "-", affects="call")
+    target_prefix: str | None = option(
+        "file of texts, one per line, with which the outputs of the sources begin; an empty line leaves them free",
+        affects="call",
+    )
     jsonl: bool = option(
-        'read and write JSON objects, one per line: {"source": ..., "target_prefix": ...}, where the output begins '
-        'with the prefix, which may be left out, become {"source": ..., "outputs": [...], "scores": [...]}; without '
-        "--scores, these are null",
+        'read and write JSON objects, one per line: {"source": ..., "target_prefix": ...}, where the prefix may be '
+        'left out, become {"source": ..., "outputs": [...], "scores": [...]}; without --scores, these are null',
         False,
     )
     output: str = option("file to write (.gz accepted), or - for standard output", "-", affects="call")
@@ -147,10 +150,13 @@ class GenerateArguments(SearchArguments):
 
     def __post_init__(self):
         super().__post_init__()
-        if self.interactive and (self.input, self.output, self.jsonl) != ("-", "-", False):
+        if self.interactive and (self.input, self.output, self.target_prefix, self.jsonl) != ("-", "-", None, False):
             raise ValueError(
-                "--interactive reads and writes the terminal: leave out --input and --output, and --jsonl."
+                "--interactive reads and writes the terminal: leave out --input and --output, --target_prefix and "
+                "--jsonl."
             )
+        if self.jsonl and self.target_prefix is not None:
+            raise ValueError("With --jsonl, the prefixes are in --input: leave out --target_prefix.")
         if self.mbr and self.rerank:
             raise ValueError("--mbr and --rerank both choose among the outputs: leave out one of them.")
         if (self.mbr or self.rerank) and self.num_return_sequences == 1:
@@ -180,6 +186,9 @@ class ServeArguments(SearchArguments):
         group=SERVER,
     )
     max_length_penalty: float = option("maximum length penalty that a request may ask for", 2.0, least=0, group=SERVER)
+    cors: str | None = option(
+        "web page that may call the server, such as https://example.org, or * for all", group=SERVER
+    )
     timeout: float = option("seconds after which a request gets status 503", 60.0, above=0, group=SERVER)
 
     def __post_init__(self):

@@ -44,7 +44,7 @@ from ..generation_ode_transformer import MAX_LEN_OPTIONS, OdeTransformerGenerati
 from ..model_folders import open_config, open_model
 from ..options import declarations
 from ..own_schemes import IMPORTED
-from ..text_files import lock_file, parse_json, parse_overrides, read_lines
+from ..text_files import iterate_aligned_lines, lock_file, parse_json, parse_overrides, read_lines
 from ..texts_ode_transformer import TRAINED_LENGTH, Encoded, Outputs, TextGenerator, check_target_tokenizer
 from ..versions import versions
 from .arguments import DTYPES, GenerateArguments, SearchArguments
@@ -248,8 +248,11 @@ def read_records(args: GenerateArguments) -> list[dict]:
 
     Raises:
         OSError: a file is missing.
-        ValueError: a line is not such an object.
+        ValueError: a line is not such an object, or there are not as many prefixes as sources.
     """
+    if args.target_prefix is not None:
+        lines = iterate_aligned_lines([args.input, args.target_prefix])
+        return [{"source": line, "target_prefix": prefix} for line, prefix in lines]
     lines = read_lines(args.input)
     if not args.jsonl:
         return [{"source": line} for line in lines]

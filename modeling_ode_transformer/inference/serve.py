@@ -10,13 +10,15 @@ options are then generated together.
 
 A request that is malformed or has too many or too long texts is answered by status 422. If too many texts are waiting
 or a text waited too long, the status is 503; if the server fails, 500, and its log says why. Most tokenizers take
-special tokens spelled in a text, such as `</s>`, for these. `/health` gives the number of waiting texts. `/docs` and
-`/openapi.json` document the API. After a signal to stop, the server answers the requests that it has.
+special tokens spelled in a text, such as `</s>`, for these. `/health` gives the number of waiting texts, `/metrics`
+numbers for Prometheus. `/docs` and `/openapi.json` document the API. After a signal to stop, the server answers the
+requests that it has.
 """
 
 import asyncio
 import copy
 import math
+import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -35,6 +37,8 @@ from .generate import BATCH_SIZE, open_generator, pack
 try:
     import uvicorn
     from fastapi import FastAPI, HTTPException
+    from fastapi.middleware.cors import CORSMiddleware
+    from fastapi.responses import PlainTextResponse
     from pydantic import BaseModel, ConfigDict, Field, model_validator
 except ImportError as error:
     raise ImportError(
@@ -90,6 +94,7 @@ class Batcher:
         self.requests: deque[Waiting] = deque()
         self.has_requests = asyncio.Event()
         self.thread = ThreadPoolExecutor(1)
+        self.totals = {"batches": 0, "texts": 0, "seconds": 0.0}  # of what was generated
 
     @property
     def waiting(self) -> int:
@@ -136,7 +141,7 @@ class Batcher:
     async def answer(self, batch: list[Waiting]) -> None:
         """Answers requests together; if that fails, one by one, so that none fails because of another."""
         together = [text for request in batch for text in request.texts]
-        prefixes = [prefix for request in batch for prefix in request.prefixes]
+        prefixes, begin = [prefix for request in batch for prefix in request.prefixes], time.monotonic()
         generate = partial(self.generate, together, prefixes, batch[0].options)
         try:
             outputs = await asyncio.get_running_loop().run_in_executor(self.thread, generate)
@@ -148,6 +153,8 @@ class Batcher:
             elif not batch[0].answer.done():
                 batch[0].answer.set_exception(error)
             return
+        for name, number in (("batches", 1), ("texts", len(together)), ("seconds", time.monotonic() - begin)):
+            self.totals[name] += number
         remaining = iter(outputs)
         for request in batch:
             own = [next(remaining) for _ in request.texts]
@@ -203,6 +210,9 @@ def make_app(
 
     app = FastAPI(title="ode-transformer serve", description=__doc__.split("\n\n", 2)[2], lifespan=lifespan)
 
+    if args.cors:
+        app.add_middleware(CORSMiddleware, allow_origins=[args.cors], allow_methods=["*"], allow_headers=["*"])
+
     @app.post("/generate")
     async def generate_outputs(request: Request) -> Answer:
         """Translates, summarizes or corrects texts."""
@@ -223,6 +233,15 @@ def make_app(
     async def health() -> Health:
         """How many texts are waiting."""
         return Health(status="ok", models=args.model_name_or_path, waiting=app.state.batcher.waiting)
+
+    @app.get("/metrics", response_class=PlainTextResponse)
+    async def metrics() -> str:
+        """Waiting texts, and the batches, texts and seconds of all that was generated, in the format of Prometheus."""
+        batcher = app.state.batcher
+        lines = ["# TYPE ode_transformer_waiting_texts gauge", f"ode_transformer_waiting_texts {batcher.waiting}"]
+        for name, total in batcher.totals.items():
+            lines += [f"# TYPE ode_transformer_{name}_total counter", f"ode_transformer_{name}_total {total}"]
+        return "\n".join(lines) + "\n"
 
     return app
 

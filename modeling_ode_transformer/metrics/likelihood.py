@@ -3,8 +3,8 @@
 
     ode-transformer score likelihood --model multi30k_en_de --sources test.en --targets test.de
 
-They help to find noisy pairs: the dual conditional cross-entropy of Junczys-Dowmunt (2018) takes two models, one for
-each direction.
+They rerank the outputs of other models, and filter noisy pairs. For pairs, the dual conditional cross-entropy of
+Junczys-Dowmunt (2018) takes two models, one for each direction.
 """
 
 import json
@@ -76,6 +76,7 @@ def score_files(
     model: str,
     targets: str,
     sources: str | None = None,
+    n_best: bool = False,
     tokens: bool = False,
     src_lang: str | None = None,
     tgt_lang: str | None = None,
@@ -93,17 +94,35 @@ def score_files(
         raise ValueError(
             f"{model} is {'an encoder-decoder: give' if is_pair else 'a language model: leave out'} --sources."
         )
-    texts = read_lines(targets)
+    numbers, texts = read_n_best(targets) if n_best else ([], read_lines(targets))
     if sources is None:
         scored = token_likelihoods(*load_model(model), texts, batch_size)
     else:
         lines = read_lines(sources)
         tokenizer, target_tokenizer = load_tokenizers(model, src_lang=src_lang, tgt_lang=tgt_lang)
         opened = open_model(AutoModelForSeq2SeqLM, model, dtype=torch.float32)
-        scored = target_likelihoods(opened, tokenizer, lines, texts, target_tokenizer, batch_size)
+        of_sources = sources_of(numbers, lines, targets) if n_best else lines
+        scored = target_likelihoods(opened, tokenizer, of_sources, texts, target_tokenizer, batch_size)
     for pieces, scores in scored:
         if tokens:
             values = {"tokens": pieces, "log_probabilities": scores.tolist()}
             yield json.dumps(values, ensure_ascii=False)
         else:
             yield f"{scores.sum(dtype=np.float64):.6f}"
+
+
+def sources_of(numbers: list[int], lines: list[str], path: str) -> list[str]:
+    """The source of each output of an n-best list; a ValueError if there is none of a number."""
+    numbered = dict(enumerate(lines, 1))
+    if unknown := [number for number in numbers if number not in numbered]:
+        raise ValueError(f"{path} has outputs of source {unknown[0]}, but --sources has the lines 1 to {len(lines)}.")
+    return [numbered[number] for number in numbers]
+
+
+def read_n_best(path: str) -> tuple[list[int], list[str]]:
+    """The numbers of the sources and the outputs of an n-best list, whose lines are `number<TAB>text` or
+    `number<TAB>score<TAB>text`."""
+    fields = [line.split("\t") for line in read_lines(path)]
+    if not all(len(line) > 1 and line[0].isdigit() for line in fields):
+        raise ValueError(f"{path} is not an n-best list, whose lines are number<TAB>text.")
+    return [int(line[0]) for line in fields], [line[-1] for line in fields]

@@ -190,7 +190,7 @@ PREFIXES = ["nine", "", "n", "nine hundred thirteen", "", "nine", "fifth", ""]
         (["ode", "m2m100"], {"num_return_sequences": 2}),
     ],
 )
-def test_json_lines_have_target_prefixes_and_scores(names, options, translate, models):
+def test_json_lines_have_target_prefixes_and_scores(names, options, translate, models, tmp_path):
     """The tokens are those of generate(decoder_input_ids=...) for one line at a time; scores are transformers' own, of
     the tokens after the prefix."""
     records = [
@@ -210,6 +210,9 @@ def test_json_lines_have_target_prefixes_and_scores(names, options, translate, m
     number = options.get("num_return_sequences", 1)
     expected = [list(dict.fromkeys(texts[i : i + number])) for i in range(0, len(texts), number)]
     assert [each["outputs"] for each in found] == expected
+    if number == 1:
+        (file := tmp_path / "prefixes.txt").write_text("".join(f"{prefix}\n" for prefix in PREFIXES))
+        assert translate(*names, target_prefix=file, batch_size=4, **options) == [text for (text,) in expected]
 
     tokenizer = AutoTokenizer.from_pretrained(models / "ode")
     start = model.generation_config.decoder_start_token_id
@@ -696,6 +699,8 @@ LONG_PREFIX = json.dumps({"source": "one", "target_prefix": "x" * 40})
         (["ode"], {"jsonl": True}, "source.txt, line 1, is not JSON"),
         (["ode"], {"jsonl": True, "lines": ['["one"]']}, "line 1: expected an object with the text `source`"),
         (["ode"], {"jsonl": True, "lines": ['{"source": "a", "target_prefix": 3}']}, "line 1: expected .* not .*: 3"),
+        (["ode"], {"jsonl": True, "target_prefix": "{tmp}/exists.txt"}, "are in --input: leave out --target_prefix"),
+        (["ode"], {"lines": ["a", "b"], "target_prefix": "{tmp}/exists.txt"}, "source.txt has 2 lines, but .* has 1"),
         (["ode"], {"jsonl": True, "lines": [LONG_PREFIX]}, "prefix has 41 tokens, .* Shorten it, or"),
     ],
 )

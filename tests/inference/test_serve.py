@@ -130,6 +130,25 @@ def serving(app):
         thread.join()
 
 
+def test_numbers_for_prometheus_and_pages_of_another_origin():
+    upper = Upper()
+    upper.may_go.set()
+
+    async def talk(client):
+        texts = {"texts": ["a", "b", "c"]}
+        origins = ("https://example.org", "https://other.org")
+        answers = [await client.post("/generate", json=texts, headers={"Origin": origin}) for origin in origins]
+        return [answer.headers for answer in answers], (await client.get("/metrics")).text
+
+    (own, other), metrics = with_client(make_app(upper, ServeArguments(["tiny"], cors="https://example.org")), talk)
+    assert own["access-control-allow-origin"] == "https://example.org"
+    assert "access-control-allow-origin" not in other
+    numbers = dict(line.split() for line in metrics.splitlines() if not line.startswith("#"))
+    assert numbers["ode_transformer_waiting_texts"] == "0"
+    assert (numbers["ode_transformer_batches_total"], numbers["ode_transformer_texts_total"]) == ("2", "6")
+    assert float(numbers["ode_transformer_seconds_total"]) > 0
+
+
 def test_fifty_parallel_requests_are_generated_together(monkeypatch):
     """Over loopback, by threads that have no asyncio in common with the server."""
     upper, submitted = Upper(), []

@@ -159,7 +159,7 @@ def folders(tokenizer, write):  # noqa: F811
     return models
 
 
-def test_likelihoods_of_lines_and_tokens(folders, tokenizer, printed):  # noqa: F811
+def test_likelihoods_of_lines_tokens_and_lists(folders, tokenizer, printed, write):  # noqa: F811
     expected = target_likelihoods(folders["pairs"].eval(), tokenizer, SOURCES, TARGETS)
     command = "score likelihood --model pairs --sources source --targets"
     lines = printed(f"{command} target").splitlines()
@@ -168,6 +168,16 @@ def test_likelihoods_of_lines_and_tokens(folders, tokenizer, printed):  # noqa: 
     assert [each["tokens"] for each in objects] == [tokens for tokens, _ in expected]
     for each, (_, scores) in zip(objects, expected):
         np.testing.assert_allclose(each["log_probabilities"], scores, atol=1e-4)
+
+    write({"list": [f"2\t-0.5\t{TARGETS[1]}", f"1\t{TARGETS[0]}"], "other": ["0\ta"]})
+    of_list = printed(f"{command} list --n_best").splitlines()
+    np.testing.assert_allclose([float(line) for line in of_list], [float(lines[1]), float(lines[0])], atol=1e-4)
+    for name, message in (
+        ("target", "target is not an n-best list"),
+        ("other", "outputs of source 0, but --sources has the lines 1 to 4"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            printed(f"{command} {name} --n_best")
 
 
 def test_likelihoods_by_a_language_model(folders, tokenizer, printed):  # noqa: F811
