@@ -63,8 +63,8 @@ STAGES = pytest.mark.parametrize(
 @STAGES
 @pytest.mark.parametrize("checkpointing", [None, {}, {"use_reentrant": True}], ids=str)
 def test_gradients_of_lora_are_those_of_the_merged_weights(peft, form, checkpointing, batch):
-    """W + s B A is used in every stage: A and B have the gradients s B' G and s G A', with G that of the merged W; also
-    with activations that are computed again, except by a reentrant pass where blocks share states."""
+    """W + s B A is used in every stage: A and B have the gradients s B' G and s G A', with G that of the merged W. So
+    they have with activations that are computed again; where blocks share states, by a pass that is not reentrant."""
     model = build(**form, **WITHOUT_DROPOUT).double()
     merged = copy.deepcopy(model)
     if checkpointing and (form.get("encoder_solver") == "pcformer" or "layer_history" in form):
