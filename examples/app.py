@@ -304,31 +304,6 @@ def describe(model: torch.nn.Module) -> str:
     return f"{'; '.join(facts)}."
 
 
-class Page(gr.Blocks):
-    """A page whose API answers invalid input values with a message, without logging a traceback."""
-
-    # The Python types of an input's values, and their names in messages.
-    KINDS = {
-        gr.Textbox: (str, "a text"),
-        gr.Slider: ((int, float), "a number"),
-        gr.Dropdown: (int, "a choice"),
-        gr.Checkbox: (bool, "true or false"),
-    }
-
-    async def preprocess_data(self, block_fn, inputs, *args, **kwargs):
-        try:
-            for block, value in zip(block_fn.inputs, inputs):
-                types, kind = self.KINDS.get(type(block), (object, ""))
-                is_finite = not isinstance(value, float) or math.isfinite(value)
-                if not isinstance(value, types) or (isinstance(value, bool) and types is not bool) or not is_finite:
-                    raise ValueError(f"{block.label} must be {kind}, not {value!r}.")
-                if isinstance(value, str):
-                    value.encode()  # raises an error for half a surrogate pair
-            return await super().preprocess_data(block_fn, inputs, *args, **kwargs)
-        except Exception as error:
-            raise gr.Error(str(error).split("\n")[0], print_exception=False) from None
-
-
 def build_page(text_model: TextModel, title: str, text: str = "") -> gr.Blocks:
     """The page of a model. If `text` is given, the page opens with it and its output.
 
@@ -382,7 +357,7 @@ def build_page(text_model: TextModel, title: str, text: str = "") -> gr.Blocks:
     found = search(text, False, *options) if text else None
     shown = explain(found, 0, layers[-1][1], -1) if found else [""] * 3
 
-    with Page(title=title, analytics_enabled=False) as page:
+    with gr.Blocks(title=title, analytics_enabled=False) as page:
         state = gr.State(found)
         gr.Markdown(f"# {title}\n{describe(text_model.model)}")
         with gr.Row():

@@ -224,6 +224,22 @@ def batch() -> dict[str, torch.Tensor]:
     }
 
 
+@pytest.fixture
+def full_batch(batch) -> dict[str, torch.Tensor]:
+    """The batch without padding."""
+    ids = torch.randint(4, 61, (3, 9), generator=torch.Generator().manual_seed(2))
+    return {**batch, "input_ids": ids, "attention_mask": torch.ones_like(ids)}
+
+
+@pytest.fixture
+def source() -> dict[str, torch.Tensor]:
+    """Six sources of 9 tokens, every other one padded on the right."""
+    ids = torch.randint(9, 60, (6, 9), generator=torch.Generator().manual_seed(1))
+    mask = torch.ones_like(ids)
+    mask[::2, 6:] = 0
+    return {"input_ids": ids.masked_fill(mask == 0, 1), "attention_mask": mask}
+
+
 @pytest.fixture(scope="session")
 def evaluate_modules(tmp_path_factory):
     """A folder for what `evaluate` copies; one for the session, as Python keeps looking where it found the first. It

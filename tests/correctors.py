@@ -1,30 +1,24 @@
 # Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
-"""Whether blocks correct their steps as the code released with PCformer and IIET does.
+"""Blocks that correct their steps, beside recorded runs of the code released with PCformer and IIET.
 
-    python -m tests.correctors tests/golden/correctors
-
-Prints, for every file of the folder, the largest difference between the inputs of layers in a recorded run and here.
-The exit status is 1 if one is more than 1e-6, or a file cannot be read. The layers of a run are stubs, `z + tanh(z
-A_i)`: here they are the blocks of this package's encoder and decoder with `tanh(z A_i)` as their only sublayer.
+The layers of a run are stubs, `z + tanh(z A_i)`: here they are the blocks of this package's encoder and decoder with
+`tanh(z A_i)` as their only sublayer.
 
 A file has the tensors `x`, `layer_matrices`, `outputs` (the input of the next layer, after each layer), `history.*`,
 `stage_norms.*`, `alpha` and `gate.*`; its metadata says `kind` ("pc" or "iiet"), `evaluations` (of the predictor for
 "pc", of the corrector for "iiet"), `coefficients` and `stage_norms`.
 """
 
-import argparse
-import sys
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import safe_open
 
 from modeling_ode_transformer import OdeTransformerConfig
 from modeling_ode_transformer.configuration_ode_transformer import Part
 from modeling_ode_transformer.modeling_ode_transformer import OdeTransformerDecoder, OdeTransformerEncoder
 
 
-TOLERANCE = 1e-6
 PREDICTORS = {"1": "euler", "2": "rk2", "3": "rk3", "4": "rk4"}
 COEFFICIENTS = {"ema": "ema", "gated": "gate", "gate": "gate", "fixed": "fixed"}
 STACKS = {"encoder": OdeTransformerEncoder, "decoder": OdeTransformerDecoder}
@@ -94,29 +88,3 @@ def difference(path: Path, name: str) -> float:
         stack.run_layers(tensors["x"])
     assert len(inputs) == len(tensors["outputs"]) + 1
     return max((actual - run).abs().max().item() for actual, run in zip(inputs, [tensors["x"], *tensors["outputs"]]))
-
-
-def main(arguments: list[str] | None = None) -> int:
-    """The exit status."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=Path, help="Folder of .safetensors files.")
-    folder = parser.parse_args(arguments).folder
-    paths = sorted(folder.glob("*.safetensors"))
-    if not paths:
-        print(f"{folder} has no .safetensors files: give the folder of recorded runs.", file=sys.stderr)
-        return 1
-    status = 0
-    for path in paths:
-        try:
-            largest = max(difference(path, name) for name in STACKS)
-        except (KeyError, ValueError, RuntimeError, SafetensorError) as error:
-            print(f"{path.name}: not such a run ({type(error).__name__}: {error})", file=sys.stderr)
-            status = 1
-            continue
-        print(f"{path.name}: {largest:.2e}{'' if largest <= TOLERANCE else ' differs'}")
-        status |= not largest <= TOLERANCE
-    return int(status)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -14,7 +14,6 @@ import expected
 import gpu
 import memory
 import number_names
-import numpy as np
 import pytest
 import scaling
 import speed
@@ -111,14 +110,6 @@ def test_seconds_of_the_verdict_are_of_every_scheme(tmp_path):
     residual = [f"residual_{layers}" for layers in (2, 1, 3, 4, 6)]
     assert list(seconds) == [*residual, "euler2_2", "rk2_2", "rk2_learned_2"]
     assert min(seconds.values()) > 0
-
-
-def test_every_kind_of_batch_holds_every_pair_once():
-    lengths = np.random.default_rng(0).integers(3, 30, size=(500, 2))
-    for kind, batches in batching.kinds_of_batches(lengths, 200, seed=1).items():
-        assert sorted(index for batch in batches for index in batch) == list(range(500)), kind
-        padded = sum(len(batch) * (lengths[batch, 0].max() + lengths[batch, 1].max()) for batch in batches)
-        assert batching.padding(batches, lengths) == pytest.approx(1 - lengths.sum() / padded)
 
 
 def test_batches_have_the_given_lengths_and_lie_evenly_in_the_sorted_file(tmp_path):
@@ -269,19 +260,6 @@ def test_gpu_measures_eager_models_beside_compiled_ones_that_fail(tmp_path, caps
         assert row["operations"] > 0 and "MiB" not in row and "of the peak" not in row
     assert rows[search, "M2M100", "static"]["ratio"] == 1 != rows[search, "M2M100", "static"]["ratio to eager"]
     assert "| residual, compiled | " in capsys.readouterr().out
-
-
-def test_gpu_skips_what_does_not_fit_and_says_so():
-    """The rows are in order of importance: base before big, and steps in CUDA graphs last."""
-    results = gpu.main(["--device", "cpu", "--budget_seconds", "0"])
-    assert {row["error"] for row in results["rows"]} == {"not run: --budget_seconds"}
-    batches = list(dict.fromkeys((row["size"], row["batch"].split(", ")[-1], row["task"]) for row in results["rows"]))
-    in_turn = [(number, "search") for number in ("batch 64", "batch 1")]
-    in_turn += [(number, "training") for number in ("256 pairs", "32768 target tokens", "16384 target tokens")]
-    expected = [(size, *each) for size in ("base", "big") for each in in_turn]
-    assert batches == expected + [(size, "256 pairs", "training_graphs") for size in ("base", "big")]
-    first = [(row["model"], row["mode"]) for row in results["rows"][:5]]
-    assert first == [*((name, "eager") for name in gpu.MODELS), ("M2M100", "static")]
 
 
 def test_expected_memory_holds_weights_gradients_and_states_of_adam():

@@ -3,7 +3,6 @@
 
 import dataclasses
 import json
-import runpy
 import subprocess
 import sys
 
@@ -15,7 +14,6 @@ from modeling_ode_transformer.inference.arguments import GenerateArguments
 from modeling_ode_transformer.training.help import HELP_FOLDER, find_task, help_text
 from modeling_ode_transformer.training.help import TASKS as TRAINED_TASKS
 
-from .conftest import EXAMPLES
 from .processes import run_python
 
 
@@ -134,14 +132,6 @@ def test_help_needs_no_torch(tmp_path):
     run_python(HELP, tmp_path, "", "train", "score", *COMMANDS, run=subprocess.run)
 
 
-def test_the_package_as_a_program_is_the_command():
-    command = [sys.executable, "-X", "importtime", "-m", "modeling_ode_transformer", "score", "--help"]
-    result = subprocess.run(command, capture_output=True, text=True)
-    assert result.returncode == 0 and result.stdout.startswith("usage: ode-transformer score"), result.stderr
-    imported = {line.rpartition("|")[2].strip() for line in result.stderr.splitlines()}
-    assert "modeling_ode_transformer.cli" in imported and not {"torch", "transformers"} & imported
-
-
 def test_publish_passes_its_options_on(monkeypatch, capsys):
     found = {}
     monkeypatch.setattr("modeling_ode_transformer.hub.publish.publish", lambda *args, **options: found.update(options))
@@ -217,10 +207,3 @@ def test_the_scripts_of_examples_show_the_help_of_the_command(capsys):
         run_translation.main(["--help_all"])
     printed = capsys.readouterr().out
     assert "--adam_epsilon" in printed and "default: 1e-08" in printed and " object at " not in printed
-
-
-def test_the_script_is_the_subcommand(monkeypatch, capsys):
-    monkeypatch.setattr(sys, "argv", ["generate.py", "--help"])
-    with pytest.raises(SystemExit) as exit:
-        runpy.run_path(str(EXAMPLES / "generate.py"), run_name="__main__")
-    assert exit.value.code == 0 and "--num_return_sequences" in capsys.readouterr().out

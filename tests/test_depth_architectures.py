@@ -14,7 +14,6 @@ import torch
 import transformers
 from accelerate.utils import send_to_device
 from accelerate.utils.modeling import clean_device_map
-from datasets import Dataset
 from peft import LoraConfig, get_peft_model
 from torch._subclasses import FakeTensorMode
 
@@ -197,20 +196,14 @@ def check_cache(name, tmp_path):
     torch.testing.assert_close(torch.cat(steps, dim=1), whole, rtol=0, atol=1e-6)  # some compute parts in float32
 
 
-def check_greedy(name, tmp_path):
+def check_search(name, tmp_path):
+    """Greedy search with either cache, and beams, as without one."""
     model, given = integrated(name), {**prompt(name), **LENGTH, "do_sample": False}
-    assert torch.equal(model.generate(**given), model.generate(**given, use_cache=False))
-
-
-def check_beams(name, tmp_path):
-    model, given = integrated(name), {**prompt(name), **LENGTH, "num_beams": 3}
-    assert torch.equal(model.generate(**given), model.generate(**given, use_cache=False))
-
-
-def check_static_cache(name, tmp_path):
-    model, given = integrated(name), {**prompt(name), **LENGTH, "do_sample": False}
-    static = model.generate(**given, cache_implementation="static", disable_compile=True)
-    assert torch.equal(static, model.generate(**given, use_cache=False))
+    static = {"cache_implementation": "static", "disable_compile": True}
+    for num_beams, caches in ((1, ({}, static)), (3, ({},))):
+        expected = model.generate(**given, num_beams=num_beams, use_cache=False)
+        for kind in caches:
+            assert torch.equal(model.generate(**given, num_beams=num_beams, **kind), expected)
 
 
 def check_left_padding(name, tmp_path):
@@ -261,23 +254,6 @@ def check_full_graph(name, tmp_path):
     torch.testing.assert_close(compiled(**inputs(name)).logits, expected, rtol=1e-5, atol=1e-5)
 
 
-def check_trainer(name, tmp_path):
-    kind, model = ARCHITECTURES[name][0], ode.depth.wrap(copy.deepcopy(original(name)))
-    examples = {key: value.tolist() for key, value in prompt(name).items()}
-    examples["labels"] = [0, 1] if kind == "images" else examples["input_ids"]
-    arguments = transformers.TrainingArguments(
-        str(tmp_path),
-        **{"max_steps": 2, "learning_rate": 0.01, "report_to": "none", "use_cpu": True, "logging_steps": 1},
-        **{"per_device_train_batch_size": 2, "save_strategy": "no", "disable_tqdm": True},
-    )
-    trainer = transformers.Trainer(model, arguments, train_dataset=Dataset.from_dict(examples))
-    trainer.train()
-    losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
-    assert len(losses) == 2 and losses[1] < losses[0]
-    weights = [value for key, value in model.named_parameters() if key.endswith("coefficients.weight")]
-    assert weights and all(not torch.equal(weight, torch.tensor([1.0, 0.0])) for weight in weights)
-
-
 def check_two_devices(name, tmp_path):
     """Layers from the second on are on another device."""
     model = integrated(name)
@@ -317,18 +293,15 @@ CHECKS = {
     "save, load": check_save_and_load,
     "plain checkpoint": check_plain_checkpoint,
     "cache": check_cache,
-    "greedy": check_greedy,
-    "beams": check_beams,
-    "static cache": check_static_cache,
+    "search": check_search,
     "left padding": check_left_padding,
     "gradient checkpointing": check_gradient_checkpointing,
     "LoRA": check_lora,
     "full graph": check_full_graph,
-    "Trainer": check_trainer,
     "two devices": check_two_devices,
     "bfloat16": check_half_precision,
 }
-GENERATION = ("cache", "greedy", "beams", "static cache", "left padding")
+GENERATION = ("cache", "search", "left padding")
 
 
 def is_checked(name, check):
@@ -343,7 +316,7 @@ def is_checked(name, check):
     ("name", "check"), [(name, check) for name in ARCHITECTURES for check in CHECKS if is_checked(name, check)]
 )
 def test_an_architecture(name, check, tmp_path):
-    training = check in ("gradient checkpointing", "LoRA", "Trainer")
+    training = check in ("gradient checkpointing", "LoRA")
     with torch.set_grad_enabled(training):
         CHECKS[check](name, tmp_path)
 

@@ -1,39 +1,28 @@
 # Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
-"""The models in other tools: PEFT, accelerate, torch.compile, exporters, quantizers, and what example scripts do."""
+"""The models in other tools: PEFT, accelerate, torch.compile, quantizers, and what example scripts do."""
 
 import copy
-import warnings
 
 import pytest
 import torch
-from accelerate import init_empty_weights, load_checkpoint_and_dispatch
-from packaging.version import Version
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import WhitespaceSplit
 from tokenizers.processors import TemplateProcessing
 from torch import nn
 from transformers import (
-    AutoModelForCausalLM,
     AutoModelForSeq2SeqLM,
-    DynamicCache,
-    EncoderDecoderCache,
     PreTrainedTokenizerFast,
     TorchAoConfig,
-    exporters,
 )
 from transformers.generation import CompileConfig
-from transformers.integrations.peft import MIN_PEFT_VERSION
-from transformers.modeling_outputs import BaseModelOutput
 
 from modeling_ode_transformer import OdeTransformerForCausalLM, OdeTransformerForConditionalGeneration
-from modeling_ode_transformer.generation_ode_transformer import CACHE_NAME
 from modeling_ode_transformer.inference.generate import plain_tensors
 from modeling_ode_transformer.training.checkpoints import last_complete_checkpoint
 from modeling_ode_transformer.training.trainer import TokenSeq2SeqTrainer, TokenSeq2SeqTrainingArguments
 
 from .conftest import assert_close, build
-from .inference.test_ensemble import sharpen
 from .processes import run_python
 
 
@@ -58,15 +47,6 @@ def peft():
     return pytest.importorskip("peft")
 
 
-@pytest.fixture
-def peft_of_transformers(peft):
-    """PEFT, if it is new enough for the installed transformers. An older one gives `generate()` the cache by the name
-    before transformers 5.24."""
-    if Version(peft.__version__) < Version(MIN_PEFT_VERSION):
-        pytest.skip(f"transformers needs PEFT {MIN_PEFT_VERSION}")
-    return peft
-
-
 LORA = {"task_type": "SEQ_2_SEQ_LM", "target_modules": "all-linear", "r": 4}
 STAGES = pytest.mark.parametrize(
     "form",
@@ -81,13 +61,20 @@ STAGES = pytest.mark.parametrize(
 
 
 @STAGES
-def test_gradients_of_lora_are_those_of_the_merged_weights(peft, form, batch):
-    """W + s B A is used in every stage: A and B have the gradients s B' G and s G A', with G that of the merged W."""
+@pytest.mark.parametrize("checkpointing", [None, {}, {"use_reentrant": True}], ids=str)
+def test_gradients_of_lora_are_those_of_the_merged_weights(peft, form, checkpointing, batch):
+    """W + s B A is used in every stage: A and B have the gradients s B' G and s G A', with G that of the merged W. So
+    they have with activations that are computed again; where blocks share states, by a pass that is not reentrant."""
     model = build(**form, **WITHOUT_DROPOUT).double()
-    adapted = peft.get_peft_model(model, peft.LoraConfig(**LORA, init_lora_weights=False))
-    adapted(**batch, labels=batch["decoder_input_ids"]).loss.backward()
-    merged = copy.deepcopy(adapted).merge_and_unload().requires_grad_()
-    merged.zero_grad()
+    merged = copy.deepcopy(model)
+    if checkpointing and (form.get("encoder_solver") == "pcformer" or "layer_history" in form):
+        checkpointing = {}
+    if checkpointing is not None:
+        model.activation_checkpointing_enable(checkpointing)
+        model.enable_input_require_grads()
+    adapted = peft.get_peft_model(model, peft.LoraConfig(**LORA, init_lora_weights=False)).train()
+    adapted(**batch, labels=batch["decoder_input_ids"], use_cache=False).loss.backward()
+    merged.load_state_dict(copy.deepcopy(adapted).merge_and_unload().state_dict())
     merged(**batch, labels=batch["decoder_input_ids"]).loss.backward()
     layers = {name: each for name, each in adapted.model.named_modules() if isinstance(each, peft.tuners.lora.Linear)}
     linear = {name for name, layer in merged.named_modules() if isinstance(layer, nn.Linear)}
@@ -97,28 +84,6 @@ def test_gradients_of_lora_are_those_of_the_merged_weights(peft, form, batch):
         G = merged.get_submodule(name).weight.grad
         assert_close(A.grad, scaling * B.T @ G)
         assert_close(B.grad, scaling * G @ A.T)
-
-
-@STAGES
-@pytest.mark.parametrize("reentrant", [False, True])
-def test_lora_with_checkpointing_has_the_same_gradients(peft, form, reentrant, batch):
-    gradients = []
-    for checkpointing in (False, True):
-        model = build(**form, **WITHOUT_DROPOUT).double()
-        if checkpointing:
-            arguments = {"use_reentrant": reentrant}
-            if reentrant and (form.get("encoder_solver") == "pcformer" or "layer_history" in form):
-                with pytest.raises(ValueError, match="use_reentrant=False"):
-                    model.activation_checkpointing_enable(arguments)
-                arguments = {}  # what prepare_model_for_kbit_training gives: not reentrant
-            model.activation_checkpointing_enable(arguments)
-            model.enable_input_require_grads()
-        torch.manual_seed(0)
-        adapted = peft.get_peft_model(model, peft.LoraConfig(**LORA, init_lora_weights=False)).train()
-        adapted(**batch, labels=batch["decoder_input_ids"], use_cache=False).loss.backward()
-        gradients.append({name: p.grad for name, p in adapted.named_parameters() if p.requires_grad})
-    for name, gradient in gradients[0].items():
-        torch.testing.assert_close(gradients[1][name], gradient, rtol=1e-9, atol=1e-12)
 
 
 class Pairs(torch.utils.data.Dataset):
@@ -135,7 +100,7 @@ class Pairs(torch.utils.data.Dataset):
         return {"input_ids": self.labels[i], "labels": self.labels[i]}
 
 
-def test_lora_trains_the_adapter_only_which_every_way_of_loading_finds(peft, tmp_path, batch):
+def test_lora_trains_the_adapter_only_which_opens_with_its_base_model(peft, tmp_path, batch):
     build(coefficients="gate").save_pretrained(tmp_path / "base")
 
     def base():
@@ -172,21 +137,14 @@ def test_lora_trains_the_adapter_only_which_every_way_of_loading_finds(peft, tmp
         assert (expected - base()(**batch).logits).abs().max() > 0.1
         tokens = adapted.generate(input_ids=batch["input_ids"], num_beams=2, max_new_tokens=6)
         trainer.save_model(tmp_path / "adapter")
-        loaded = {
-            "PeftModel": peft.PeftModel.from_pretrained(base(), tmp_path / "adapter"),
-            "AutoPeftModel": peft.AutoPeftModelForSeq2SeqLM.from_pretrained(tmp_path / "adapter"),
-            "from_pretrained": AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "adapter"),
-            "load_adapter": base(),
-        }
-        loaded["load_adapter"].load_adapter(str(tmp_path / "adapter"))
         merged = adapted.merge_and_unload()
         merged.save_pretrained(tmp_path / "merged")
-        loaded |= {"merged": merged, "saved": AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "merged")}
-        for name, model in loaded.items():
+        opened = [AutoModelForSeq2SeqLM.from_pretrained(tmp_path / name) for name in ("adapter", "merged")]
+        for model in (merged, *opened):
             model.eval()
             assert_close(model(**batch).logits, expected, scale=10)
             generated = model.generate(input_ids=batch["input_ids"], num_beams=2, max_new_tokens=6)
-            assert torch.equal(generated, tokens), name
+            assert torch.equal(generated, tokens)
     assert type(merged) is OdeTransformerForConditionalGeneration
     assert merged.lm_head.weight is merged.model.decoder.embed_tokens.weight
 
@@ -211,65 +169,6 @@ def test_a_merged_model_is_saved_with_its_output_projection(peft, form, options,
     assert_close(loaded(**ids).logits, merged(**ids).logits)
 
 
-# Of the page: what trains embeddings, and whether the merged model computes the same if they and the output projection
-# are tied, and if they are not.
-OF_EMBEDDINGS = {
-    "modules_to_save": ({"modules_to_save": ["embed_tokens", "lm_head"]}, True, True),
-    "LoRA on embeddings": ({"target_modules": ["q_proj", "embed_tokens"]}, False, True),
-    "LoRA on the output projection": ({"target_modules": ["q_proj", "lm_head"]}, False, True),
-}
-
-
-@pytest.mark.parametrize("tied", [True, False])
-@pytest.mark.parametrize("name", OF_EMBEDDINGS)
-def test_adapted_embeddings_merge_as_the_page_says(name, tied, peft, batch):
-    """LoRA on one of two tied matrices cannot be merged, as with M2M100; PEFT warns of it."""
-    options, *merges = OF_EMBEDDINGS[name]
-    model = build(tie_word_embeddings=tied, share_encoder_decoder_embeddings=tied)
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        adapted = peft.get_peft_model(model, peft.LoraConfig(**LORA | options, init_lora_weights=False)).train()
-    optimizer = torch.optim.SGD((each for each in adapted.parameters() if each.requires_grad), lr=0.3)
-    adapted(**batch, labels=batch["decoder_input_ids"]).loss.backward()
-    optimizer.step()
-    with torch.no_grad():
-        expected = adapted.eval()(**batch).logits
-        difference = (adapted.merge_and_unload()(**batch).logits - expected).abs().max()
-    assert (difference < 1e-4 * expected.abs().max()) == merges[not tied]
-    assert tied == any("tie_word_embeddings=True" in str(warning.message) for warning in caught)
-
-
-def test_prefix_tuning_searches_with_an_ordinary_cache(peft_of_transformers):
-    """PEFT gives the first step a cache of its own, so that beam search cannot have ours; sources end at different
-    steps. What it finds is what it finds with `return_dict_in_generate`, which has the ordinary cache in any case."""
-    heads = {"encoder_attention_heads": 2, "decoder_attention_heads": 2}  # PEFT knows one number
-    peft = peft_of_transformers
-    config = peft.PrefixTuningConfig(task_type="SEQ_2_SEQ_LM", num_virtual_tokens=3)
-    model = sharpen(build(**heads, encoder_solver="rk2", tie_word_embeddings=False), 2)
-    options = {**sources(9, 4, 6, 7), "num_beams": 3, "length_penalty": 0.6, "early_stopping": True}
-    without_prefix = model.generate(**options)
-    torch.manual_seed(0)
-    adapted = peft.get_peft_model(model, config).eval()
-    found = adapted.generate(**options)
-    assert found.tolist() == adapted.generate(**options, return_dict_in_generate=True).sequences.tolist()
-    assert found.tolist() != without_prefix.tolist() == adapted.get_base_model().generate(**options).tolist()
-    assert len({row.index(2, 1) if 2 in row[1:] else None for row in found.tolist()}) > 1
-
-
-def test_an_adapter_that_transformers_adds_is_saved_and_found(peft_of_transformers, tmp_path):
-    peft = peft_of_transformers
-    build(OdeTransformerForCausalLM, decoder_solver="rk2").save_pretrained(tmp_path / "base")
-    model = AutoModelForCausalLM.from_pretrained(tmp_path / "base")
-    torch.manual_seed(0)
-    model.add_adapter(peft.LoraConfig(target_modules="all-linear", r=4, init_lora_weights=False))
-    ids = sources(7, 7)["input_ids"]
-    expected = model.eval()(ids).logits
-    model.save_pretrained(tmp_path / "adapter")
-    assert_close(AutoModelForCausalLM.from_pretrained(tmp_path / "adapter")(ids).logits, expected)
-    model.disable_adapters()
-    assert_close(model(ids).logits, AutoModelForCausalLM.from_pretrained(tmp_path / "base")(ids).logits)
-
-
 # accelerate
 
 
@@ -283,38 +182,20 @@ def test_an_adapter_that_transformers_adds_is_saved_and_found(peft_of_transforme
     ids=str,
 )
 def test_big_model_loading_changes_nothing(form, tmp_path, batch):
-    """A sharded checkpoint, in memory and on disk; `load_checkpoint_and_dispatch` as its documentation has it."""
+    """A sharded checkpoint, in memory and on disk."""
     model = build(**form)
     batch["decoder_input_ids"] %= 40
     model.save_pretrained(tmp_path / "model", max_shard_size="40KB")
     assert len(list((tmp_path / "model").glob("*.safetensors"))) > 3
-
-    def dispatched(memory):
-        with init_empty_weights():
-            empty = OdeTransformerForConditionalGeneration(model.config)
-        empty.tie_weights()
-        return load_checkpoint_and_dispatch(
-            empty,
-            tmp_path / "model",
-            device_map="auto",
-            max_memory={"cpu": memory},
-            no_split_module_classes=empty._no_split_modules,
-            offload_folder=tmp_path / "dispatched",
-        )
 
     def loaded(device_map, **kwargs):
         return AutoModelForSeq2SeqLM.from_pretrained(
             tmp_path / "model", device_map=device_map, offload_folder=tmp_path / "loaded", **kwargs
         )
 
-    in_part = {"max_memory": {"cpu": "80KB"}}
-    models = [loaded("auto"), loaded({"": "cpu"}), loaded({"": "disk"}), loaded("auto", **in_part), dispatched("1GB")]
-    # accelerate itself does not find tied weights on disk that the checkpoint holds once.
-    if form.get("share_encoder_decoder_embeddings", True) or not form.get("tie_word_embeddings", True):
-        models.append(dispatched("80KB"))
-        assert set(models[-1].hf_device_map.values()) == {"cpu", "disk"}
-    assert set(models[3].hf_device_map.values()) == {"cpu", "disk"}
-    assert not any("layers." in name and name.count(".") > 3 for name in models[3].hf_device_map)
+    models = [loaded("auto", max_memory={"cpu": "80KB"}), loaded({"": "cpu"}), loaded({"": "disk"})]
+    assert set(models[0].hf_device_map.values()) == {"cpu", "disk"}
+    assert not any("layers." in name and name.count(".") > 3 for name in models[0].hf_device_map)
     with torch.no_grad():
         expected = model(**batch).logits
         tokens = model.generate(**sources(9, 7, 4), num_beams=2, max_new_tokens=5)
@@ -364,66 +245,6 @@ def test_generation_with_a_static_cache_compiles_one_step(fresh_compiler):
         assert graphs_compiled() == 1
 
 
-# Exporters
-
-
-def greedy(encoder, decoder, source, config, number):
-    """Greedy search over exported components: the encoder, the decoder's first step and all others."""
-    memory = BaseModelOutput(encoder(**source).last_hidden_state)
-    tokens = torch.full((len(source["input_ids"]), 1), 2)
-    cache = EncoderDecoderCache(DynamicCache(config=config), DynamicCache(config=config))
-    for step in range(number):
-        outputs = decoder["decode" if step else "prefill"](
-            attention_mask=source["attention_mask"],
-            decoder_input_ids=tokens[:, -1:],
-            encoder_outputs=memory,
-            **{CACHE_NAME: cache},
-        )
-        cache = outputs[CACHE_NAME]
-        tokens = torch.cat([tokens, outputs.logits[:, -1:].argmax(-1)], 1)
-    return tokens
-
-
-def test_exported_models_generate_the_same_tokens():
-    """With other sources than the export, padded or not; in test_pages.py by ONNX, with one stage."""
-    model = build(**SMALL, decoder_solver="rk2")
-    model.generation_config.update(eos_token_id=None, pad_token_id=1)
-    exporter, config = exporters.DynamoExporter(), exporters.DynamoConfig(dynamic=True)
-    encoder = exporter.export(model.get_encoder(), sources(9, 7, 4), config)
-    decoder = exporter.export_for_generation(model, sources(9, 7, 4), config, multi_token_decode=True)
-    for lengths in ((9, 7, 4), (5,), (20, 1, 13, 2, 7)):
-        expected = model.generate(**sources(*lengths), max_new_tokens=12)
-        assert torch.equal(greedy(encoder, decoder.runners, sources(*lengths), model.config, 12), expected)
-
-
-def test_the_whole_model_is_an_onnx_graph_of_any_size(tmp_path):
-    """By `torch.onnx.export` alone, without transformers' exporters: greedy search without a cache. The attention is
-    the eager one: torch cannot decompose its own for ONNX."""
-    pytest.importorskip("onnxscript")  # which writes the graph
-    onnxruntime = pytest.importorskip("onnxruntime")
-    model = build(**SMALL)
-    model.set_attn_implementation("eager")
-    model.generation_config.update(eos_token_id=None)
-    example = {**sources(9, 7, 4), "decoder_input_ids": sources(6, 6, 6)["input_ids"]}
-    shapes = {name: dict.fromkeys((0, 1), torch.export.Dim.DYNAMIC) for name in example}
-    program = torch.onnx.export(
-        model,
-        kwargs=example | {"use_cache": False},
-        dynamic_shapes=shapes | {"use_cache": None},
-        dynamo=True,
-        verbose=False,
-    )
-    program.save(tmp_path / "model.onnx")
-    session = onnxruntime.InferenceSession(tmp_path / "model.onnx", providers=["CPUExecutionProvider"])
-    source = sources(4, 11)
-    tokens = torch.full((2, 1), 2)
-    for _ in range(8):
-        inputs = {name: tensor.numpy() for name, tensor in {**source, "decoder_input_ids": tokens}.items()}
-        logits = torch.from_numpy(session.run(None, inputs)[0])
-        tokens = torch.cat([tokens, logits[:, -1:].argmax(-1)], 1)
-    assert torch.equal(tokens, model.generate(**source, max_new_tokens=8))
-
-
 # Quantizers
 
 
@@ -467,15 +288,12 @@ def test_eight_bits_hold_the_linear_layers_and_nothing_else(form, activations, t
         assert torch.equal(again.generate(**sources(9, 7, 4), num_beams=2, max_new_tokens=6), tokens)
 
 
-@pytest.mark.parametrize(("targets", "share"), [("all-linear", 0.9), (["q_proj"], 0.95)])
-def test_an_adapter_is_trained_on_a_model_of_eight_bits(targets, share, peft, tmp_path):
-    """Also where projections of one input stay without an adapter: training would join their weights."""
+def test_an_adapter_is_trained_on_a_model_of_eight_bits(peft, tmp_path):
     torchao = pytest.importorskip("torchao.quantization")
     build(encoder_solver="pcformer", normalize_stages=True).save_pretrained(tmp_path)
     config = TorchAoConfig(torchao.Int8WeightOnlyConfig())
     model = AutoModelForSeq2SeqLM.from_pretrained(tmp_path, quantization_config=config)
-    lora = peft.LoraConfig(**LORA | {"target_modules": targets})
-    adapted = peft.get_peft_model(peft.prepare_model_for_kbit_training(model), lora).train()
+    adapted = peft.get_peft_model(peft.prepare_model_for_kbit_training(model), peft.LoraConfig(**LORA)).train()
     data = torch.utils.data.default_collate(list(Pairs(16)))
     optimizer = torch.optim.Adam([p for p in adapted.parameters() if p.requires_grad], lr=0.02)
     losses = []
@@ -484,7 +302,7 @@ def test_an_adapter_is_trained_on_a_model_of_eight_bits(targets, share, peft, tm
         losses[-1].backward()
         optimizer.step()
         optimizer.zero_grad()
-    assert losses[-1] < share * losses[0]
+    assert losses[-1] < 0.9 * losses[0]
 
 
 # transformers' example scripts

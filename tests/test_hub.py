@@ -1,7 +1,6 @@
 # Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
 """What the package is to others: the Auto classes, import, and saved models with their code."""
 
-import ast
 import json
 import random
 import re
@@ -34,13 +33,6 @@ PUBLISHED = (
     "integration_ode_transformer",
     "modeling_ode_transformer",
     "schemes_ode_transformer",
-)
-PUBLISHED_WITH_PIPELINES = ("pipeline_ode_transformer", "texts_ode_transformer")
-PUBLISHED_RECURRENCE = (
-    *PUBLISHED,
-    "configuration_recurrence_ode_transformer",
-    "modeling_recurrence_ode_transformer",
-    "recurrence_ode_transformer",
 )
 PUBLISHED_CSA_ODE = (
     "configuration_csa_ode",
@@ -76,29 +68,6 @@ def test_auto_classes_know_the_package(auto_class, model_class, tmp_path):
     assert type(model) is model_class
     model.save_pretrained(tmp_path)
     assert type(auto_class.from_pretrained(tmp_path)) is model_class
-
-
-@pytest.mark.parametrize(
-    "names, neighbors",
-    [
-        ((*PUBLISHED, *PUBLISHED_WITH_PIPELINES), (*PUBLISHED, "texts_ode_transformer")),
-        (PUBLISHED_RECURRENCE, PUBLISHED_RECURRENCE),
-        (PUBLISHED_CSA_ODE, PUBLISHED_CSA_ODE),
-    ],
-)
-def test_published_files_import_only_from_their_neighbors(names, neighbors):
-    """transformers copies `from .module import name` only; any other form is lost or breaks, but in a `try`."""
-    for name in names:
-        tree = ast.parse((PACKAGE / f"{name}.py").read_text())
-        attempts = [node for node in ast.walk(tree) if isinstance(node, ast.Try)]
-        optional = {each for attempt in attempts for node in attempt.body for each in ast.walk(node)}
-        for node in set(ast.walk(tree)) - optional:
-            if isinstance(node, ast.ImportFrom) and node.level:
-                assert node.level == 1 and node.module in neighbors
-            elif isinstance(node, ast.ImportFrom):
-                assert node.module != "__future__" and not node.module.startswith("modeling_ode_transformer")
-            elif isinstance(node, ast.Import):
-                assert not any(alias.name.startswith("modeling_ode_transformer") for alias in node.names)
 
 
 WITHOUT_PACKAGE = """
@@ -195,35 +164,6 @@ def test_saved_code_runs_with_every_version_that_is_installed(environment, tmp_p
         return subprocess.run([python, *command[1:]], **options)
 
     run_python(WITHOUT_PACKAGE, tmp_path, str(tmp_path / "model"), str(tmp_path / "again"), run=run)
-
-
-FURTHER_SCHEMES = {
-    "leapfrog": {"encoder_solver": "leapfrog", "layer_history": "none"},
-    "ema": {"encoder_coefficients": "ema"},
-    "attention": {"layer_history": "attention"},
-    "corrected": {"decoder_solver": {"predictor": "ralston", "corrector_iterations": 1}},
-}
-
-
-def test_a_model_of_a_scheme_beside_the_papers_brings_its_file_along(tmp_path):
-    """Only such a model; it opens without the package, and keeps the file when it is saved there."""
-    expected, pairs = [], []
-    for name, fields in FURTHER_SCHEMES.items():
-        torch.manual_seed(0)
-        model = randomize(OdeTransformerForConditionalGeneration(tiny_config(**fields)))
-        model.generation_config.max_len_a, model.generation_config.max_len_b = 0.2, 2
-        folders = [tmp_path / name / order for order in ("first", "second")]
-        model.save_pretrained(folders[0])
-        pairs += map(str, folders)
-        ids = torch.arange(4, 9)[None]
-        expected.append(model(ids, decoder_input_ids=ids).logits.double().sum().item())
-    printed = run_python(WITHOUT_PACKAGE, tmp_path, *pairs)
-    numbers = [float(number) for number in re.findall(r"^sum (\S+)$", printed, re.MULTILINE)]
-    assert numbers == pytest.approx(expected * 2, abs=1e-3)
-    for folder in pairs:
-        files = {path.name for path in Path(folder).glob("*.py")}
-        assert files == {f"{name}.py" for name in PUBLISHED}
-        assert "own_schemes" not in json.loads((Path(folder) / "config.json").read_text())
 
 
 def test_pipelines_that_a_configuration_names_are_saved_with_it(tmp_path):

@@ -151,6 +151,7 @@ def test_other_tools_take_a_trained_folder_as_shown(tmp_path, monkeypatch, capsy
     tokenizer.save_pretrained("multi30k_en_de")
     torch.manual_seed(0)
     fields = {"vocab_size": len(tokenizer), "encoder_layers": 1, "decoder_layers": 1, "tie_word_embeddings": False}
+    fields["decoder_solver"] = "rk2"
     trained = randomize(OdeTransformerForConditionalGeneration(tiny_config(**fields)))
     nn.init.normal_(trained.lm_head.weight)  # outputs of many tokens
     trained.generation_config.update(num_beams=4, max_new_tokens=40)

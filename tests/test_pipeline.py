@@ -316,14 +316,6 @@ def test_a_text_over_the_trained_length_is_warned_of_and_split_if_asked(tokenize
     assert pipe(sentences[0], split_sentences=True) == [{"corrected_text": first}]
 
 
-def test_a_pipeline_is_saved_without_its_last_truncation(tokenizers, tmp_path):
-    short = TranslationPipeline(make_model(tokenizers[0], position_embedding_type="learned"), tokenizers[0])
-    short("nine " * 99, truncation=True, max_new_tokens=2)
-    assert tokenizers[0].backend_tokenizer.truncation is not None
-    short.save_pretrained(str(tmp_path))
-    assert json.loads((tmp_path / "tokenizer.json").read_text())["truncation"] is None
-
-
 def test_an_output_that_is_cut_gives_a_warning(tokenizers, warned):
     model = make_model(tokenizers[0])
     pipe = TranslationPipeline(model, tokenizers[0])

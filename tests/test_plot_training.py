@@ -54,15 +54,9 @@ def test_files_of_collected_runs_are_plotted(runs, tmp_path):
     files = plot_training.main([*arguments, "plain"])
     # The other one had the perplexity and the coefficients.
     assert {file.stem for file in files} == {"loss", "gradient_norm"}
+    assert all(file.read_bytes().startswith(b"\x89PNG") for file in files)
     with pytest.raises(SystemExit):
         plot_training.main([*arguments, "plain", "gates"])
-
-
-def test_files_are_pictures_and_names_can_be_given(runs, tmp_path):
-    arguments = [str(runs[1] / "trainer_state.json"), "--names", "RK2", "--output_dir", str(tmp_path / "plots")]
-    files = plot_training.main(arguments)
-    assert [file.name for file in files] == ["loss.png", "perplexity.png", "gradient_norm.png", "coefficients.png"]
-    assert all(file.read_bytes().startswith(b"\x89PNG") for file in files)
 
 
 def test_bad_input_is_named(runs, tmp_path, capsys):

@@ -9,53 +9,21 @@ from transformers import CompileConfig, DynamicCache, EncoderDecoderCache
 
 from modeling_ode_transformer import (
     EnsembleForConditionalGeneration,
-    OdeTransformerForConditionalGeneration,
     OdeTransformerRecurrenceForConditionalGeneration,
 )
 
-from .conftest import tiny_config
-from .test_recurrence import FORMS, KINDS, SOME_FORMS, recurrence_config, without_recurrence
+from .test_beam_search import generate, lively
+from .test_recurrence import FORMS, KINDS, SOME_FORMS, without_recurrence
 
 
-def lively(config, model_class=OdeTransformerRecurrenceForConditionalGeneration, seed=0):
-    """A model whose beams change places, whose sources end at different steps, and whose new sublayer counts as much
-    as the others."""
-    torch.manual_seed(seed)
-    model = model_class(config).eval()
+def lively_with(**fields):
+    """A model whose new sublayer counts as much as the others."""
+    model = lively(OdeTransformerRecurrenceForConditionalGeneration, **fields)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
-            parameter.mul_(2)
             if name.endswith("recurrence_attn.out_proj.weight"):
                 parameter.normal_(std=0.5)
-        model.lm_head.weight.normal_(std=0.3)
-    ends = [2, 5, 7, 8, 11, 13, 17]
-    model.generation_config.update(do_sample=False, max_length=None, max_new_tokens=16, eos_token_id=ends)
     return model
-
-
-LIVELY = {"vocab_size": 60, "encoder_layers": 2, "tie_word_embeddings": False}
-
-
-def lively_with(seed=0, **fields):
-    return lively(recurrence_config(**LIVELY, **fields), seed=seed)
-
-
-def lively_without(seed=0, **fields):
-    return lively(tiny_config(**LIVELY, **fields), OdeTransformerForConditionalGeneration, seed)
-
-
-@pytest.fixture
-def source():
-    """Six sources of 9 tokens, every other one padded on the right."""
-    ids = torch.randint(9, 60, (6, 9), generator=torch.Generator().manual_seed(1))
-    mask = torch.ones_like(ids)
-    mask[::2, 6:] = 0
-    return {"input_ids": ids.masked_fill(mask == 0, 1), "attention_mask": mask}
-
-
-def generate(model, source, **options):
-    torch.manual_seed(0)
-    return model.generate(**source, **options)
 
 
 SEARCHES = {
@@ -88,22 +56,14 @@ def test_every_cache_has_the_same_tokens(form, name, source):
     model, options = lively_with(**form, decoder_solver="rk2"), SEARCHES[name]
     expected = generate(model, source, **options)
     own = EncoderDecoderCache(*(DynamicCache(config=model.config.get_text_config(decoder=True)) for _ in range(2)))
+    states = {"encoder_outputs": model.get_encoder()(**source), "attention_mask": source["attention_mask"]}
+    static = {"cache_implementation": "static", "disable_compile": True}
     others = [
         generate(model, source, past_key_values=own, **options),
-        generate(model, source, cache_implementation="static", disable_compile=True, **options),
+        *(generate(model, given, **static, **options) for given in (source, states)),
         generate(model, source, return_dict_in_generate=True, **options).sequences,
     ]
     assert all(torch.equal(other, expected) for other in others)
-
-
-@SOME_FORMS
-def test_a_static_cache_takes_encoder_outputs_of_any_form(form, source):
-    model = lively_with(**form)
-    options = {"cache_implementation": "static", "disable_compile": True}
-    expected = generate(model, source)
-    states = model.get_encoder()(**source)
-    given = {"encoder_outputs": states, "attention_mask": source["attention_mask"]}
-    assert torch.equal(generate(model, given, **options), expected)
 
 
 @SOME_FORMS
@@ -111,7 +71,7 @@ def test_assisted_decoding_is_greedy_search(form, source):
     model = lively_with(**form, decoder_solver="rk2")
     one = source["input_ids"][:1]
     expected = model.generate(one, num_beams=1).tolist()
-    for assistant in (lively_without(), lively_with(**form), model):
+    for assistant in (lively(), lively_with(**form), model):
         assert model.generate(one, num_beams=1, assistant_model=assistant).tolist() == expected
     assert model.generate(one, num_beams=1, prompt_lookup_num_tokens=2).tolist() == expected
 
@@ -119,7 +79,7 @@ def test_assisted_decoding_is_greedy_search(form, source):
 @pytest.mark.parametrize("kind", KINDS)
 def test_an_ensemble_of_one_searches_as_its_member(kind, source):
     model = lively_with(**KINDS[kind])
-    other = lively_without(seed=1)
+    other = lively(seed=1)
     for options in ({"num_beams": 4}, {}, {"num_beams": 3, "cache_implementation": "static", "disable_compile": True}):
         alone = EnsembleForConditionalGeneration([model]).generate(**source, **options)
         assert torch.equal(alone, model.generate(**source, **options))

@@ -30,12 +30,26 @@ def read_runs(file: str) -> dict[str, dict]:
     return json.loads((RESULTS / file).read_text(encoding="utf-8"))
 
 
-PERPLEXITIES = {"validation": ("validation", "perplexity", 1), "test": ("test", "perplexity", 1)}
+# Splits, metrics and digits, by the names of columns; a split alone is its perplexity.
 SCORES = {
     f"{split} {title}": (split, metric, 2)
     for split in ("validation", "test")
     for title, metric in (("BLEU", "bleu"), ("chrF", "chrf"), ("perplexity", "perplexity"))
 }
+SCORES |= {split: (split, "perplexity", 1) for split in ("validation", "test")}
+
+
+def score_of(run: dict, column: str) -> float:
+    split, metric, _ = SCORES[column]
+    return run["metrics"][split][metric]
+
+
+def shown(number: float, column: str) -> str:
+    return f"{number:.{SCORES[column][2]}f}"
+
+
+def spread(values: list[float], digits: int) -> str:
+    return f"{statistics.mean(values):.{digits}f} ± {statistics.stdev(values):.{digits}f}"
 
 
 def test_the_page_on_training_has_the_score_of_the_presets_record():
@@ -46,30 +60,24 @@ def test_the_page_on_training_has_the_score_of_the_presets_record():
 
 
 @pytest.mark.parametrize(
-    ("file", "heading", "columns"),
+    ("file", "heading", "prefix"),
     [
-        (
-            "ptb/layers_1.json",
-            "## Language model: Penn Treebank",
-            {"one layer: validation": ("validation", "perplexity", 1), "one layer: test": ("test", "perplexity", 1)},
-        ),
-        (
-            "ptb/layers_2.json",
-            "## Language model: Penn Treebank",
-            {"two layers: validation": ("validation", "perplexity", 1), "two layers: test": ("test", "perplexity", 1)},
-        ),
-        ("ptb_cpu/runs.json", "### The released code's F", PERPLEXITIES),
-        ("ptb_tied/runs.json", "### Tied embeddings", PERPLEXITIES),
-        ("multi30k_cpu/runs.json", "### On a CPU", SCORES),
-        ("multi30k_en_fr/runs.json", "### English-French", SCORES),
+        ("ptb/layers_1.json", "## Language model: Penn Treebank", "one layer: "),
+        ("ptb/layers_2.json", "## Language model: Penn Treebank", "two layers: "),
+        ("ptb_cpu/runs.json", "### The released code's F", ""),
+        ("ptb_tied/runs.json", "### Tied embeddings", ""),
+        ("multi30k_cpu/runs.json", "### On a CPU", ""),
+        ("multi30k_en_fr/runs.json", "### English-French", ""),
     ],
 )
-def test_the_page_has_all_runs_and_their_scores(file, heading, columns):
+def test_the_page_has_all_runs_and_their_scores(file, heading, prefix):
     rows, runs = table_below(PAGE, heading), read_runs(file)
     assert [row[""] for row in rows] == list(runs)
+    columns = [column for column in SCORES if prefix + column in rows[0]]
+    assert len(columns) in (2, 6)
     for row, run in zip(rows, runs.values()):
-        for column, (split, metric, digits) in columns.items():
-            assert row[column] == f"{run['metrics'][split][metric]:.{digits}f}", (row[""], column)
+        for column in columns:
+            assert row[prefix + column] == shown(score_of(run, column), column), (row[""], column)
 
 
 def test_means_and_deviations_are_those_of_the_seeds():
@@ -83,17 +91,15 @@ def test_means_and_deviations_are_those_of_the_seeds():
         seeds = [runs[f"{row['']}, seed {seed}"] for seed in (1, 2, 3)]
         assert [run["training"]["arguments"]["seed"] for run in seeds] == [1, 2, 3]
         for column in columns:
-            split, metric, digits = SCORES[column]
-            scores = [run["metrics"][split][metric] for run in seeds]
-            assert row[column] == f"{statistics.mean(scores):.{digits}f} ± {statistics.stdev(scores):.{digits}f}"
-        shown = (row["difference of test BLEU"], row["p"], row["detectable (80% power)"])
+            assert row[column] == spread([score_of(run, column) for run in seeds], 2)
+        told = (row["difference of test BLEU"], row["p"], row["detectable (80% power)"])
         if compared := bootstrap.get(row[""]):
             interval = "{:.2f} to {:.2f}".format(*compared["confidence_interval"])
             difference, power = f"{compared['difference']:.2f} ({interval})", compared["detectable_difference"]
-            assert shown == (difference, f"{compared['p_value']:.2f}", f"{power:.2f}") and not compared["differs"]
+            assert told == (difference, f"{compared['p_value']:.2f}", f"{power:.2f}") and not compared["differs"]
             assert compared["counts_seeds"]
         else:
-            assert (row[""], *shown) == ("residual", "", "", "")
+            assert (row[""], *told) == ("residual", "", "", "")
         model = seeds[0]["model"]
         assert row["parameters"] == f"{model['parameters']:,}"
         assert {int(row["evaluations of F in a layer"])} == set(model["function_evaluations"]["encoder"])
@@ -105,16 +111,11 @@ def test_means_and_deviations_are_those_of_the_seeds():
 @pytest.mark.parametrize(
     ("part", "heading", "columns"),
     [
-        (
-            "gates_ptb",
-            "Language model, Penn Treebank:",
-            PERPLEXITIES,
-        ),
+        ("gates_ptb", "Language model, Penn Treebank:", {"validation": "validation", "test": "test"}),
         (
             "gates_multi30k_en_de",
             "Translation, Multi30k:",
-            {"validation": SCORES["validation BLEU"]}
-            | {"test": SCORES["test BLEU"], "test perplexity": SCORES["test perplexity"]},
+            {"validation": "validation BLEU", "test": "test BLEU", "test perplexity": "test perplexity"},
         ),
     ],
 )
@@ -126,11 +127,11 @@ def test_gates_are_as_open_as_was_seen(part, heading, columns):
     assert sorted(runs) == sorted(inspected) == sorted(name for of_seeds in names.values() for name in of_seeds)
     for name, row in rows.items():
         gates = [gate for of_seed in names[name] for gate in inspected[of_seed].values()]
-        shown = {"g": ([gate["weight_1"] for gate in gates], 2), "shut": ([100 * gate["shut"] for gate in gates], 0)}
-        for column, (split, metric, digits) in columns.items():
-            shown[column] = [runs[of_seed]["metrics"][split][metric] for of_seed in names[name]], digits
-        for column, (values, digits) in shown.items():
-            assert row[column] == f"{statistics.mean(values):.{digits}f} ± {statistics.stdev(values):.{digits}f}"
+        assert row["g"] == spread([gate["weight_1"] for gate in gates], 2)
+        assert row["shut"] == spread([100 * gate["shut"] for gate in gates], 0)
+        for column, of_score in columns.items():
+            scores = [score_of(runs[of_seed], of_score) for of_seed in names[name]]
+            assert row[column] == spread(scores, SCORES[of_score][2])
 
 
 def words_of(page: Path, heading: str = "# ") -> str:
@@ -151,10 +152,8 @@ def test_trainings_on_tatoeba_are_those_of_the_queue():
         run = runs[f"{names[model]}_{seed}"]
         assert all("num_beams 4" in run["generation"][split] for split in ("validation", "test"))
         for column in ("validation BLEU", "test BLEU", "test perplexity"):
-            split, metric, digits = SCORES[column]
-            score = run["metrics"][split][metric]
-            assert row[column] == f"{score:.{digits}f}"
-            values.setdefault((model, column), []).append(score)
+            values.setdefault((model, column), []).append(score_of(run, column))
+            assert row[column] == shown(score_of(run, column), column)
     bleu, chrf = (compared[metric]["residual"]["RK2"] for metric in ("bleu", "chrf"))
     assert bleu["differs"] and bleu["counts_seeds"] and chrf["differs"]
     section = words_of(PAGE, "## Translation: Tatoeba")
@@ -233,8 +232,7 @@ def test_deep_encoders_are_those_of_the_queue():
         assert row["parameters"] == f"{run['model']['parameters'] / 1e6:.1f}M"
         assert row["seconds"] == f"{run['training_seconds']:.0f}"
         for column in ("validation perplexity", "test perplexity", "test BLEU"):
-            split, metric, digits = SCORES[column]
-            assert row[column] == f"{run['metrics'][split][metric]:.{digits}f}"
+            assert row[column] == shown(score_of(run, column), column)
     lowest = min(runs, key=lambda name: runs[name]["metrics"]["validation"]["perplexity"])
     assert lowest == "residual_6_layers_1"
 
@@ -279,10 +277,9 @@ def test_language_models_of_three_seeds_differ_by_welchs_test():
     assert list(rows) == list(folders)
     tested = {}
     for name, row in rows.items():
-        for column, (split, metric, digits) in PERPLEXITIES.items():
-            values = [runs[f"{folders[name]}_{seed}"]["metrics"][split][metric] for seed in (1, 2, 3)]
-            assert row[column] == f"{statistics.mean(values):.{digits}f} ± {statistics.stdev(values):.{digits}f}"
-        tested[name] = values
+        for column in ("validation", "test"):
+            tested[name] = [score_of(runs[f"{folders[name]}_{seed}"], column) for seed in (1, 2, 3)]
+            assert row[column] == spread(tested[name], 1)
 
     def compare(name, other):
         """Difference, interval and detectable difference of two models."""
@@ -322,8 +319,7 @@ def test_accuracies_on_trec_are_means_of_the_runs():
     assert sorted(titles.get(row["test accuracy"], row["test accuracy"]) for row in rows) == sorted(runs)
     for row in rows:
         each = runs[titles.get(row["test accuracy"], row["test accuracy"])]["runs"]
-        scores = [run["predict_accuracy"] for run in each]
-        assert row["ours"] == f"{statistics.mean(scores):.1f} ± {statistics.stdev(scores):.1f}"
+        assert row["ours"] == spread([run["predict_accuracy"] for run in each], 1)
 
 
 def test_what_continues_from_a_residual_model_has_the_scores_of_its_record():
@@ -381,8 +377,7 @@ def test_the_summary_of_the_readme_is_that_of_the_records():
     for name in ("residual", "RK2", "RK2 (gate)", "RK4"):
         assert perplexity[name] == f"{runs[name]['metrics']['test']['perplexity']:.1f}"
         assert paper[name] == of_paper[name]
-        scores = [seeds[f"{name}, seed {seed}"]["metrics"]["test"]["bleu"] for seed in (1, 2, 3)]
-        assert bleu[name] == f"{statistics.mean(scores):.2f} ± {statistics.stdev(scores):.2f}"
+        assert bleu[name] == spread([score_of(seeds[f"{name}, seed {seed}"], "test BLEU") for seed in (1, 2, 3)], 2)
         assert {int(evaluations[name])} == set(seeds[f"{name}, seed 1"]["model"]["function_evaluations"]["encoder"])
 
 

@@ -110,15 +110,12 @@ def tokenizer(model) -> OdeTransformerTokenizer:
 # Ids
 
 
-def test_special_tokens_have_the_ids_of_the_spec(tokenizer):
-    assert tokenizer.convert_ids_to_tokens([0, 1, 2, 3]) == ["<s>", "<pad>", "</s>", "<unk>"]
-    ids = (tokenizer.bos_token_id, tokenizer.pad_token_id, tokenizer.eos_token_id, tokenizer.unk_token_id)
-    assert ids == (0, 1, 2, 3)
-
-
 def test_vocabulary_is_that_of_sentencepiece(tokenizer, reference):
     pieces = [reference.id_to_piece(i) for i in range(reference.get_piece_size())]
     assert tokenizer.convert_ids_to_tokens(list(range(len(tokenizer)))) == pieces
+    assert pieces[:4] == ["<s>", "<pad>", "</s>", "<unk>"]
+    ids = (tokenizer.bos_token_id, tokenizer.pad_token_id, tokenizer.eos_token_id, tokenizer.unk_token_id)
+    assert ids == (0, 1, 2, 3)
 
 
 def test_eos_ends_every_text_of_a_pair(tokenizer, reference):
@@ -194,13 +191,8 @@ def test_where_unigram_ids_differ_the_two_segmentations_are_equally_good():
 # Round trip
 
 
-@pytest.mark.parametrize("text", HARD_TEXTS, ids=ascii)
-def test_round_trip_of_hard_texts(tokenizer, text):
-    assert tokenizer.decode(tokenizer(text).input_ids, skip_special_tokens=True) == text
-
-
-def test_round_trip_of_random_unicode_in_a_batch(tokenizer):
-    texts = random_unicode(5, 500) + sentences(6, 100)
+def test_texts_come_back(tokenizer):
+    texts = HARD_TEXTS + random_unicode(5, 500) + sentences(6, 100)
     assert tokenizer.batch_decode(tokenizer(texts, padding=True).input_ids, skip_special_tokens=True) == texts
 
 
@@ -225,15 +217,6 @@ def test_special_tokens_in_a_text_are_read_as_such_and_decode_exactly(tokenizer,
     plain = tokenizer(text, split_special_tokens=True, add_special_tokens=False).input_ids
     assert min(plain) > 3
     assert tokenizer.decode(plain, skip_special_tokens=True) == text
-
-
-def test_tokens_point_at_their_characters(tokenizer):
-    text = "  the man läuft 世界"
-    offsets = tokenizer(text, return_offsets_mapping=True, add_special_tokens=False).offset_mapping
-    assert offsets[-1][1] == len(text)
-    for token, (start, end) in zip(tokenizer.tokenize(text), offsets, strict=True):
-        if not token.startswith("<0x"):
-            assert token.replace("▁", "").strip() == text[start:end].strip()
 
 
 # Training
@@ -295,17 +278,17 @@ def test_train_leaves_no_text_out_for_its_length():
 
 
 @pytest.mark.parametrize(
-    ("arguments", "error", "message"),
+    ("arguments", "message"),
     [
-        ({"vocab_size": 10**6}, ValueError, r"size too high \(1000000\)\. Please set it to a value <= \d+"),
-        ({"texts": ["\ud800"]}, ValueError, "surrogates not allowed"),
-        ({"colour": "red"}, ValueError, 'unknown field name "colour"'),
-        ({"pad_id": 5}, ValueError, "special ids"),
+        ({"vocab_size": 10**6}, r"1000000.* <= \d+"),
+        ({"texts": ["\ud800"]}, "surrogates"),
+        ({"colour": "red"}, "colour"),
+        ({"pad_id": 5}, "special ids"),
     ],
     ids=str,
 )
-def test_train_says_what_is_wrong(arguments, error, message):
-    with pytest.raises(error, match=message):
+def test_train_says_what_is_wrong(arguments, message):
+    with pytest.raises(ValueError, match=message):
         OdeTransformerTokenizer.train(**{"texts": sentences(0, 50), "vocab_size": 400, **arguments})
 
 

@@ -12,7 +12,6 @@ from subword_nmt.apply_bpe import BPE
 from subword_nmt.learn_bpe import learn_bpe
 from transformers import AutoTokenizer, TokenizersBackend
 
-import modeling_ode_transformer
 from modeling_ode_transformer import FairseqTokenizer, OdeTransformerConfig
 from modeling_ode_transformer.conversion.fairseq_tokenizer import (
     make_tokenizer,
@@ -177,11 +176,6 @@ def test_a_saved_tokenizer_opens_without_the_package(corpus, tmp_path):
     printed = run_python(WITHOUT_PACKAGE, tmp_path, str(folder), text)
     assert printed.splitlines() == [str(tokenizer(text).input_ids) for tokenizer in tokenizers]
     assert tokenizers[0](text).input_ids != tokenizers[1](text).input_ids
-
-
-def test_the_published_file_needs_no_other():
-    path = Path(modeling_ode_transformer.__file__).parent / "tokenization_fairseq_ode_transformer.py"
-    assert not re.search(r"^\s*(from \.|(from|import) modeling_ode)", path.read_text(), re.MULTILINE)
 
 
 def test_dictionaries_are_padded_as_fairseq_pads_them_and_no_further():

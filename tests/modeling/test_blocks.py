@@ -17,6 +17,7 @@ from modeling_ode_transformer import (
     OdeTransformerModel,
     OdeTransformerRecurrenceForConditionalGeneration,
 )
+from modeling_ode_transformer.integration_ode_transformer import integrate_multistep
 
 from ..conftest import MULTISTEPS, TINY, assert_close, build, randomize, tiny_config
 
@@ -48,16 +49,6 @@ def reference_encoder(model, batch, step):
     for layer in encoder.layers:
         y = step(layer, y)
     return encoder.layer_norm(y)
-
-
-@pytest.fixture
-def full_batch(batch):
-    """The batch without padding."""
-    ids = torch.randint(4, 61, (3, 9), generator=torch.Generator().manual_seed(2))
-    return {**batch, "input_ids": ids, "attention_mask": torch.ones_like(ids)}
-
-
-# The blocks
 
 
 def test_euler_is_the_plain_pre_norm_model_exactly(batch):
@@ -127,6 +118,7 @@ def released_rk2(F, y):
         ),
         ({"encoder_solver": "rk2", "coefficients": "fixed", "stage_values": "output"}, released_rk2),
         ({"encoder_solver": "euler", "step_size": 0.5}, lambda F, y: y + F(y) / 2),
+        ({"encoder_solver": "euler", "steps_per_layer": 2}, lambda F, y: y + F(y) + F(y + F(y))),
         ({"encoder_solver": "polynet"}, lambda F, y: y + F(y) + F(F(y))),
     ],
 )
@@ -150,13 +142,6 @@ def test_the_gate_weighs_each_token(full_batch):
         return y + g * f1 + (1 - g) * f2
 
     expected = reference_encoder(reference, full_batch, step)
-    assert_close(model.model.encoder(full_batch["input_ids"]).last_hidden_state, expected)
-
-
-def test_two_steps_in_a_block_are_two_blocks_with_the_same_weights(full_batch):
-    reference = m2m100()
-    model = with_weights_of(reference, encoder_solver="euler", steps_per_layer=2)
-    expected = reference_encoder(reference, full_batch, lambda layer, y: layer(layer(y, None), None))
     assert_close(model.model.encoder(full_batch["input_ids"]).last_hidden_state, expected)
 
 
@@ -195,51 +180,20 @@ def test_the_decoders_blocks_are_runge_kutta_steps_too(field, full_batch):
     assert_close(model(**full_batch).logits, expected)
 
 
-def states_of(reference, batch, next_state):
-    """The encoder of M2M100 whose states follow from all before: `next_state(layers, states)`."""
-    encoder = reference.model.encoder
-    states = [encoder.embed_tokens(batch["input_ids"]) + encoder.embed_positions(batch["input_ids"])]
-    for t in range(len(encoder.layers)):
-        states.append(next_state([f(layer) for layer in encoder.layers[: t + 1]], states))
-    return encoder.layer_norm(states[-1])
-
-
+@pytest.mark.parametrize("field", ["layer", "sublayers"])
 @pytest.mark.parametrize("solver", MULTISTEPS)
-def test_multistep_schemes_step_over_the_layers(solver, full_batch):
+def test_multistep_schemes_step_over_layers_or_sublayers(solver, field, full_batch):
+    """Their equations are in test_integration.py."""
     reference = m2m100()
-    model = OdeTransformerForConditionalGeneration(tiny_config(**PLAIN, encoder_solver=solver)).double().eval()
-    model.load_state_dict(reference.state_dict(), strict=False)
-    scheme = randomize(model.model.encoder.multistep)
-
-    def next_state(fields, states):
-        t, increment = len(states) - 1, fields[-1](states[-1])
-        if solver == "dlcl":
-            return states[0] + sum(scheme.weight[t, i] * F(y) for i, (F, y) in enumerate(zip(fields, states)))
-        if solver == "nesterov":  # V is the difference of the last two states
-            mu, beta, gamma = scheme.weight[:, t]
-            V = states[-1] - states[-2] if t else torch.zeros_like(states[0])
-            return states[-1] + beta * V + gamma * fields[-1](states[-1] + mu * V)
-        if t == 0:
-            return states[0] + increment
-        if solver == "leapfrog":
-            return states[-2] + 2 * increment
-        return scheme.weight[t] * states[-1] + (1 - scheme.weight[t]) * states[-2] + increment
-
-    expected = states_of(reference, full_batch, next_state)
-    assert_close(model.model.encoder(full_batch["input_ids"]).last_hidden_state, expected)
-
-
-def test_a_multistep_scheme_over_sublayers_steps_over_each(full_batch):
-    reference = m2m100()
-    fields = {"encoder_solver": "leapfrog", "vector_field": "sublayers"}
+    fields = {"encoder_solver": solver, "vector_field": field}
     model = OdeTransformerForConditionalGeneration(tiny_config(**PLAIN, **fields)).double().eval()
     model.load_state_dict(reference.state_dict(), strict=False)
-    states = []
+    scheme, steps = randomize(model.model.encoder.multistep), ()
 
     def step(layer, y):
-        for F in (A(layer), B(layer)):
-            states.append(y)
-            y = y + F(y) if len(states) == 1 else states[-2] + 2 * F(y)
+        nonlocal steps
+        for F in [f(layer)] if field == "layer" else [A(layer), B(layer)]:
+            y, steps = integrate_multistep(lambda z, _, F=F: F(z), y, scheme, steps)
         return y
 
     expected = reference_encoder(reference, full_batch, step)
@@ -261,31 +215,6 @@ def test_macaron_is_a_split_step(field, last, full_batch):
 
     expected = reference_encoder(reference, full_batch, step)
     assert_close(model.model.encoder(full_batch["input_ids"]).last_hidden_state, expected)
-
-
-def test_the_predictor_corrector_block_is_that_of_pcformer(full_batch):
-    """P = y + sum_i alpha (1 - alpha)^(n - i) LN_i(F_i), corrected by one evaluation at a sum over the history."""
-    reference = m2m100()
-    fields = {"encoder_solver": "pcformer", "coefficients": "ema"}
-    config = tiny_config(max_relative_position=0, normalize_stages=True, **fields)
-    model = randomize(OdeTransformerForConditionalGeneration(config)).double()
-    model.load_state_dict(reference.state_dict(), strict=False)
-    encoder = model.model.encoder
-    alpha, (norm_1, norm_2) = encoder.solver_coefficients.weight, encoder.stage_norms
-    predicting, correcting = encoder.corrector, encoder.history
-    ids = full_batch["input_ids"]
-    history = [reference.model.encoder.embed_tokens(ids) + reference.model.encoder.embed_positions(ids)]
-    y = correcting.weight[0, 0] * history[0]
-    for t, layer in enumerate(reference.model.encoder.layers):
-        F1 = f(layer)(y)
-        F2 = f(layer)(y + F1)
-        P = y + alpha * (1 - alpha) * norm_1(F1) + alpha * norm_2(F2)
-        newest = [*history, predicting.layer_norms[t](P)]
-        x = sum(w * h for w, h in zip(predicting.weight[t + 1], newest))
-        history.append(correcting.layer_norms[t](layer(x, None)))
-        y = sum(w * h for w, h in zip(correcting.weight[t + 1], history))
-    expected = reference.model.encoder.layer_norm(y)
-    assert_close(encoder(ids).last_hidden_state, expected)
 
 
 def test_a_stage_of_weight_0_in_the_tableau_is_normalized_where_weights_are_learned(full_batch):
@@ -330,18 +259,6 @@ def test_positions_are_the_originals(batch):
                 angles = [position / 10000 ** (i / 15) for i in range(16)]
                 expected = [math.sin(a) for a in angles] + [math.cos(a) for a in angles]
                 assert vector.tolist() == pytest.approx(expected if token != 1 else [0.0] * 32, abs=1e-5)
-
-
-def test_learned_positions_have_a_limit_that_is_named():
-    model = OdeTransformerModel(tiny_config(position_embedding_type="learned")).eval()
-    assert model.encoder.embed_positions.weight.shape == (40 + 2, 32)
-    ids = torch.randint(4, 61, (1, 41))
-    model.encoder(ids[:, :40])
-    with pytest.raises(ValueError, match="41 tokens is longer than max_position_embeddings=40"):
-        model.encoder(ids)
-    cache = model.decoder(ids[:, :40], use_cache=True).past_key_values
-    with pytest.raises(ValueError, match="41 tokens is longer than max_position_embeddings=40"):
-        model.decoder(ids[:, 40:], past_key_values=cache)
 
 
 def test_learned_positions_are_limited_by_those_that_are_used():

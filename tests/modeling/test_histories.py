@@ -1,21 +1,19 @@
 # Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
 """Ways through depth: each history against its equation, written out, and against the function where it starts."""
 
-import shutil
 from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
 
 from modeling_ode_transformer import OdeTransformerForConditionalGeneration, OdeTransformerModel
 from modeling_ode_transformer.configuration_ode_transformer import CHOICES
 from modeling_ode_transformer.integration_ode_transformer import SCHEMES
 from modeling_ode_transformer.layers_ode_transformer import mask_and_distances
 
-from .. import correctors
 from ..conftest import assert_close, build, randomize, tiny_config
-from .test_blocks import f, full_batch, m2m100, reference_encoder  # noqa: F401 (a fixture)
+from ..correctors import STACKS, difference
+from .test_blocks import f, m2m100, reference_encoder
 
 
 def model_and_reference(**fields):
@@ -28,7 +26,7 @@ def model_and_reference(**fields):
 
 
 @pytest.mark.parametrize("solver", ["euler", "rk2"])
-def test_depth_weighted_is_a_sum_of_outputs_after_each_block(solver, full_batch):  # noqa: F811
+def test_depth_weighted_is_a_sum_of_outputs_after_each_block(solver, full_batch):
     """DenseFormer: Y_i = sum_{j <= i} a_ij X_j with X_0 the embedding and X_j = block(Y_{j-1})."""
     model, reference = model_and_reference(layer_history="depth_weighted", encoder_solver=solver, coefficients="fixed")
     a = model.model.encoder.history.weight
@@ -54,7 +52,7 @@ def attention_over_depth(values, query):
     return torch.einsum("bti,btid->btd", torch.softmax(norms @ query, dim=-1), V)
 
 
-def test_attention_over_depth_is_that_of_the_increments(full_batch):  # noqa: F811
+def test_attention_over_depth_is_that_of_the_increments(full_batch):
     """Attention Residuals: h_l = sum_i softmax_i(q_l . RMSNorm(v_i)) v_i, v_0 the embedding and v_i = F(h_i)."""
     model, reference = model_and_reference(layer_history="attention", encoder_solver="euler")
     queries = model.model.encoder.history.weight
@@ -69,9 +67,11 @@ def test_attention_over_depth_is_that_of_the_increments(full_batch):  # noqa: F8
 
     expected = reference_encoder(reference, full_batch, step)
     assert_close(model.model.encoder(full_batch["input_ids"]).last_hidden_state, expected)
+    # It starts as the mean.
+    assert not OdeTransformerModel(tiny_config(layer_history="attention")).encoder.history.weight.any()
 
 
-def test_dynamic_weights_are_those_of_the_last_output(full_batch):  # noqa: F811
+def test_dynamic_weights_are_those_of_the_last_output(full_batch):
     """MUDDFormer: Y_i = sum_{j <= i} (W GELU(V RMSNorm(X_i) + b) + c)_j X_j."""
     model, reference = model_and_reference(layer_history="dynamic_dense", encoder_solver="euler")
     history, outputs = model.model.encoder.history, []
@@ -90,7 +90,7 @@ def test_dynamic_weights_are_those_of_the_last_output(full_batch):  # noqa: F811
     assert_close(model.model.encoder(full_batch["input_ids"]).last_hidden_state, expected)
 
 
-def test_attention_to_increments_is_added_to_the_state(full_batch):  # noqa: F811
+def test_attention_to_increments_is_added_to_the_state(full_batch):
     """Delta Attention Residuals: x_{l+1} = x_l + F(x_l + sum_i softmax_i(q_l . RMSNorm(v_i)) v_i)."""
     model, reference = model_and_reference(layer_history="delta_attention", encoder_solver="euler")
     queries = model.model.encoder.history.weight
@@ -120,7 +120,7 @@ def test_one_layer_attends_to_nothing_and_has_no_queries(batch):
     assert all(parameter.grad is not None for parameter in model.parameters())
 
 
-def test_hyper_connections_are_those_of_deepseek_v4(full_batch):  # noqa: F811
+def test_hyper_connections_are_those_of_deepseek_v4(full_batch):
     """The streams, their collapse before a block and at the end, by transformers' own modules."""
     deepseek = pytest.importorskip("transformers.models.deepseek_v4.modeling_deepseek_v4")  # not in 5.20
     model, reference = model_and_reference(
@@ -166,24 +166,6 @@ def test_combinations_start_as_the_model_without_a_history(history, batch):
         assert model.decoder.history.weight.tolist() == [[0, 1, 0], [0, 0, 1]]
 
 
-def test_attention_over_depth_starts_as_the_mean_of_the_embedding_and_the_increments(full_batch):  # noqa: F811
-    """Block l gets (v_0 + ... + v_{l-1}) / l."""
-    reference = m2m100()
-    config = tiny_config(max_relative_position=0, layer_history="attention", encoder_solver="euler")
-    model = OdeTransformerForConditionalGeneration(config).double().eval()
-    model.load_state_dict(reference.state_dict(), strict=False)
-    values = []
-
-    def step(layer, state):
-        values.extend([] if values else [state])
-        values.append(f(layer)(state))
-        return sum(values) / len(values)
-
-    expected = reference_encoder(reference, full_batch, step)
-    assert_close(model.model.encoder(full_batch["input_ids"]).last_hidden_state, expected)
-    assert not model.model.encoder.history.weight.any()
-
-
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("name", ["attention", "dynamic_dense", "hyper_connections"])
 def test_norms_over_depth_of_large_states_are_finite_in_half_precision(name, dtype):
@@ -195,67 +177,23 @@ def test_norms_over_depth_of_large_states_are_finite_in_half_precision(name, dty
     assert output.dtype == dtype and output.isfinite().all()
 
 
-@pytest.mark.parametrize("history", CHOICES["layer_history"])
-def test_histories_are_saved_and_open_with_their_numbers(history, tmp_path, batch):
-    model = build(layer_history=history)
-    model.save_pretrained(tmp_path)
-    loaded = OdeTransformerForConditionalGeneration.from_pretrained(tmp_path)
-    assert loaded.config.layer_history == history
-    assert_close(loaded(**batch).logits, model(**batch).logits)
-
-
 # Correctors
 
-RUNS = Path(__file__).parent.parent / "golden" / "correctors"
+RUNS = sorted((Path(__file__).parent.parent / "golden" / "correctors").glob("*.safetensors"))
 
 
-def test_blocks_correct_their_steps_as_the_released_code_does(capsys):
-    assert correctors.main([str(RUNS)]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert len(lines) == 6 and all(float(line.split(": ")[1]) <= 1e-6 for line in lines)
+@pytest.mark.parametrize("stack", STACKS)
+@pytest.mark.parametrize("run", RUNS, ids=lambda run: run.stem)
+def test_blocks_correct_their_steps_as_the_released_code_does(run, stack):
+    assert len(RUNS) == 6 and difference(run, stack) <= 1e-6
 
 
-def test_a_run_that_differs_and_a_file_that_is_none_are_named(tmp_path, capsys):
-    tensors, (metadata, _) = load_file(RUNS / "iiet_3.safetensors"), correctors.read(RUNS / "iiet_3.safetensors")
-    tensors["history.weight"] += 1e-5
-    save_file(tensors, tmp_path / "changed.safetensors", metadata)
-    save_file(tensors, tmp_path / "nothing.safetensors")
-    shutil.copy(RUNS / "iiet_1.safetensors", tmp_path)
-    assert correctors.main([str(tmp_path)]) == 1
-    printed = capsys.readouterr()
-    assert [line.split()[0] for line in printed.out.splitlines() if "differs" in line] == ["changed.safetensors:"]
-    assert "nothing.safetensors: not such a run" in printed.err
-
-
-@pytest.mark.parametrize("iterations", [1, 3])
-def test_iterated_correction_of_a_plain_layer_is_that_of_iiet(iterations, full_batch):  # noqa: F811
-    """p = layer(x) joins H as P(p); then z = sum_l w_l H_l and C(layer(z)) takes its place; next x = sum_l v_l H_l."""
-    solver = {"predictor": "euler", "corrector_iterations": iterations}
-    model, reference = model_and_reference(encoder_solver=solver)
-    predicting, correcting = model.model.encoder.corrector, model.model.encoder.history
-    w, v, history = predicting.weight, correcting.weight, []
-
-    def step(layer, x):
-        if not history:
-            history.append(x)
-            x = v[0, 0] * x
-        t = len(history)
-        history.append(predicting.layer_norms[t - 1](layer(x, None)))
-        for _ in range(iterations):
-            z = sum(weight * H for weight, H in zip(w[t], history))
-            history[-1] = correcting.layer_norms[t - 1](layer(z, None))
-        return sum(weight * H for weight, H in zip(v[t], history))
-
-    expected = reference_encoder(reference, full_batch, step)
-    assert_close(model.model.encoder(full_batch["input_ids"]).last_hidden_state, expected)
-
-
-def test_a_prediction_and_each_correction_have_keys_of_their_own(batch):
-    """IIET's decoder has four entries of the cache for each layer, with different keys."""
-    model = build(decoder_solver="iiet")
-    cache = model(**batch, use_cache=True).past_key_values.self_attention_cache
-    assert len(cache.layers) == 2 * 4
+@pytest.mark.parametrize("fields", [{"decoder_solver": "iiet"}, {"decoder_solver": "rk2", "stack_repeats": 2}])
+def test_every_evaluation_has_keys_of_its_own(fields, batch):
+    """Each layer's prediction and its three corrections, or two stages in each of two runs of the stack."""
+    cache = build(**fields)(**batch, use_cache=True).past_key_values.self_attention_cache
     keys = [layer.keys for layer in cache.layers]
+    assert len(keys) == 2 * 4
     assert all(not torch.allclose(one, other) for i, one in enumerate(keys) for other in keys[:i])
 
 
@@ -271,7 +209,7 @@ def test_a_predictor_may_be_a_tableau(tmp_path):
 
 
 @pytest.mark.parametrize("history", CHOICES["layer_history"])
-def test_a_repeated_stack_is_the_stack_of_its_own_output(history, full_batch):  # noqa: F811
+def test_a_repeated_stack_is_the_stack_of_its_own_output(history, full_batch):
     """y -> stack(stack(y)), then the final norm, with one set of parameters and a new history each time."""
     once = build(layer_history=history).double()
     twice = OdeTransformerForConditionalGeneration(tiny_config(layer_history=history, stack_repeats=2)).double()
@@ -285,16 +223,6 @@ def test_a_repeated_stack_is_the_stack_of_its_own_output(history, full_batch):  
     encoder.run_layers(ends[0], relative_distances=distances)
     hook.remove()
     assert_close(twice.model.encoder(ids).last_hidden_state, encoder.layer_norm(ends[1]))
-
-
-def test_every_run_of_a_repeated_stack_has_keys_and_hidden_states_of_its_own(batch):
-    model = build(decoder_solver="rk2", stack_repeats=2)
-    outputs = model(**batch, use_cache=True, output_hidden_states=True)
-    cache = outputs.past_key_values.self_attention_cache
-    keys = [layer.keys for layer in cache.layers]
-    assert len(keys) == 2 * 2 * 2
-    assert all(not torch.allclose(one, other) for i, one in enumerate(keys) for other in keys[:i])
-    assert len(outputs.decoder_hidden_states) == 2 * 2 + 1 and len(outputs.encoder_hidden_states) == 2 * 3 + 1
 
 
 def test_hidden_states_of_a_repeated_stack_are_counted_from_the_end(batch):

@@ -96,15 +96,31 @@ def test_fields_that_are_set_after_construction_are_checked(tmp_path):
             OdeTransformerForConditionalGeneration.from_pretrained(tmp_path, **fields)
 
 
-def test_a_decoder_alone_is_no_encoder_decoder(tmp_path):
-    with pytest.raises(Exception, match=r"is_encoder_decoder=False: .* use OdeTransformerDecoderConfig"):
-        tiny_config(is_encoder_decoder=False)
-    with pytest.raises(Exception, match=r"is_encoder_decoder=True: .* use OdeTransformerConfig"):
-        OdeTransformerDecoderConfig(is_encoder_decoder=True)
-    build(OdeTransformerForCausalLM).save_pretrained(tmp_path)
+def test_pairs_and_language_models_are_not_taken_for_each_other(tmp_path):
+    """Neither would take the other's weights; their configurations name no classes that cannot open them."""
+    for model_class in (OdeTransformerForConditionalGeneration, OdeTransformerModel):
+        build(model_class).save_pretrained(tmp_path / "pair")
+        with pytest.raises(ValueError, match=r"Unrecognized configuration class .*OdeTransformerConfig"):
+            AutoModelForCausalLM.from_pretrained(tmp_path / "pair")
+        with pytest.raises(Exception, match=r"is_encoder_decoder=True: OdeTransformerDecoderConfig is not for such"):
+            OdeTransformerForCausalLM.from_pretrained(tmp_path / "pair")
+    assert {"AutoModel", "AutoModelForSeq2SeqLM"} <= set(AutoConfig.from_pretrained(tmp_path / "pair").auto_map)
+    model = build(OdeTransformerForCausalLM)
+    model.save_pretrained(tmp_path / "alone")
     for opened_by in (AutoModel, AutoModelForSeq2SeqLM):
         with pytest.raises(ValueError, match=r"Unrecognized configuration class .*OdeTransformerDecoderConfig"):
-            opened_by.from_pretrained(tmp_path)
+            opened_by.from_pretrained(tmp_path / "alone")
+    saved = json.loads((tmp_path / "alone" / "config.json").read_text())
+    assert saved["model_type"] == "ode_transformer_decoder" and model.num_function_evaluations() == 2
+    assert set(saved["auto_map"]) == {"AutoConfig", "AutoModelForCausalLM"}
+    assert not [name for name in saved if name.startswith("encoder_")]
+    for make, fields, message in (
+        (tiny_config, {"is_encoder_decoder": False}, r"is_encoder_decoder=False: .* use OdeTransformerDecoderConfig"),
+        (OdeTransformerDecoderConfig, {"is_encoder_decoder": True}, "is_encoder_decoder=True: .* use OdeTransformerC"),
+        (OdeTransformerDecoderConfig, {"encoder_layers": 3}, "encoder_layers=3 .* did you mean decoder_layers"),
+    ):
+        with pytest.raises(Exception, match=message):
+            make(**fields)
 
 
 def test_continuous_batching_is_refused():
@@ -174,21 +190,6 @@ def test_trainers_label_smoothing_is_of_the_next_token(tmp_path):
         assert actual.item() == pytest.approx(expected.item(), rel=1e-6)
 
 
-def test_a_language_model_is_not_made_of_an_encoder_decoder(tmp_path):
-    """Of which it would take no weights; its configuration does not name classes that cannot open it."""
-    for model_class in (OdeTransformerForConditionalGeneration, OdeTransformerModel):
-        build(model_class).save_pretrained(tmp_path / "pair")
-        with pytest.raises(ValueError, match=r"Unrecognized configuration class .*OdeTransformerConfig"):
-            AutoModelForCausalLM.from_pretrained(tmp_path / "pair")
-        with pytest.raises(Exception, match=r"is_encoder_decoder=True: OdeTransformerDecoderConfig is not for such"):
-            OdeTransformerForCausalLM.from_pretrained(tmp_path / "pair")
-    config = AutoConfig.from_pretrained(tmp_path / "pair")
-    assert {"AutoModel", "AutoModelForSeq2SeqLM"} <= set(config.auto_map)
-    build(OdeTransformerForCausalLM).save_pretrained(tmp_path / "alone")
-    alone, report = OdeTransformerForCausalLM.from_pretrained(tmp_path / "alone", output_loading_info=True)
-    assert set(alone.config.auto_map) == {"AutoConfig", "AutoModelForCausalLM"} and not report["missing_keys"]
-
-
 def test_encoder_outputs_may_be_any_that_have_the_states(batch):
     model = build().eval()
     outputs = model.get_encoder()(batch["input_ids"], batch["attention_mask"])
@@ -196,16 +197,6 @@ def test_encoder_outputs_may_be_any_that_have_the_states(batch):
     expected = model(**arguments, encoder_outputs=outputs).logits
     more = {**outputs, "pooler_output": outputs.last_hidden_state[:, 0]}
     assert torch.equal(model(**arguments, encoder_outputs=more).logits, expected)
-
-
-def test_the_configuration_of_a_language_model_says_nothing_of_an_encoder(tmp_path):
-    model = build(OdeTransformerForCausalLM)
-    model.save_pretrained(tmp_path)
-    saved = json.loads((tmp_path / "config.json").read_text())
-    assert saved["model_type"] == "ode_transformer_decoder" and model.num_function_evaluations() == 2
-    assert not [name for name in saved if name.startswith("encoder_")]
-    with pytest.raises(ValueError, match="encoder_layers=3 is not a field: did you mean decoder_layers"):
-        OdeTransformerDecoderConfig(encoder_layers=3)
 
 
 @pytest.mark.parametrize("length", [2, 5])

@@ -1,6 +1,7 @@
 # Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
 """Configurations drawn at random over all fields: whatever validation lets pass is a model that works."""
 
+import itertools
 import random
 
 import pytest
@@ -13,6 +14,8 @@ from modeling_ode_transformer import (
     OdeTransformerDecoderConfig,
     OdeTransformerForCausalLM,
     OdeTransformerForConditionalGeneration,
+    OdeTransformerRecurrenceConfig,
+    OdeTransformerRecurrenceForConditionalGeneration,
 )
 from modeling_ode_transformer.configuration_ode_transformer import CHOICES
 
@@ -60,8 +63,23 @@ SPACE = {
 }
 
 
+# Two encoders, the second of each kind and everywhere in the decoder or at its top.
+RECURRENCES = [
+    {"recurrence_encoder": kind, "recurrence_layers": layers, "recurrence_steps": steps}
+    | {"recurrence_integration": integration, "recurrence_decoder_layers": place}
+    for kind, steps, integration, place, layers in (
+        ("birnn", 8, "stack", "top", 1),
+        ("biarn", 4, "gated_sum", "top", 2),
+        ("biarn", 4, "stack", "all", 1),
+        ("biarn", None, "gated_sum", "all", 2),
+    )
+]
+
+
 def make_config(fields: dict) -> OdeTransformerDecoderConfig:
     """A language model's lacks what is an encoder's."""
+    if "recurrence_encoder" in fields:
+        return OdeTransformerRecurrenceConfig(**fields)
     if fields["is_encoder_decoder"]:
         return OdeTransformerConfig(**fields)
     known = OdeTransformerDecoderConfig.__dataclass_fields__
@@ -82,6 +100,11 @@ def draw_fields(number: int, seed: int, **given) -> list[dict]:
 
 
 FIELDS = draw_fields(NUMBER, SEED) + draw_fields(8, SEED, layer_history=NEWEST)
+for name, scheme in itertools.product((f"{stack}_solver" for stack in STACKS), SCHEMES):
+    if all(fields[name] != scheme for fields in FIELDS):
+        FIELDS += draw_fields(1, SEED, **{name: scheme}, is_encoder_decoder=True)
+for recurrence in RECURRENCES:
+    FIELDS += draw_fields(1, SEED, **recurrence, is_encoder_decoder=True)
 DRAWN = pytest.mark.parametrize("fields", FIELDS, ids=range(len(FIELDS)))
 GENERATOR = torch.Generator().manual_seed(2)
 SOURCES, TARGETS = (torch.randint(6, 41, (3, length), generator=GENERATOR) for length in (9, 6))
@@ -91,6 +114,8 @@ MASK = (torch.arange(9) < torch.tensor([[9], [7], [4]])).long()
 def make(fields: dict, **others) -> torch.nn.Module:
     torch.manual_seed(0)
     model_class = OdeTransformerForConditionalGeneration if fields["is_encoder_decoder"] else OdeTransformerForCausalLM
+    if "recurrence_encoder" in fields:
+        model_class = OdeTransformerRecurrenceForConditionalGeneration
     return randomize(model_class(make_config(fields | others)))
 
 
@@ -107,12 +132,11 @@ def gradients(model) -> dict[str, torch.Tensor]:
     return {name: parameter.grad for name, parameter in model.named_parameters()}
 
 
-def test_the_space_has_all_fields_and_the_sample_most_values():
+def test_the_space_has_all_fields_and_the_sample_all_values():
     fields = OdeTransformerConfig.__annotations__ | OdeTransformerDecoderConfig.__annotations__
     assert SPACE.keys() == fields.keys() - {"stacks"}
     for name, values in SPACE.items():
-        drawn = {str(fields[name]) for fields in FIELDS}
-        assert len(drawn) > len(set(map(str, values))) / 2, name
+        assert {str(fields[name]) for fields in FIELDS} >= set(map(str, values)), name
 
 
 @DRAWN
@@ -128,19 +152,40 @@ def test_gradients_are_finite_and_those_of_recomputed_activations(fields):
 
 
 @DRAWN
-def test_padding_and_the_cache_change_nothing(fields):
+def test_padding_the_cache_and_the_implementation_change_nothing(fields):
+    """And outputs come once for each run of a layer, whatever its evaluations."""
     model = make(fields).double()
     inputs = inputs_of(model)
     expected = model(**inputs).logits
     scale = max(1.0, expected.abs().max().item())
     tokens = "decoder_input_ids" if model.config.is_encoder_decoder else "input_ids"
     others = {name: value for name, value in inputs.items() if name != tokens}
-    first = model(**others, **{tokens: TARGETS[:, :4]}, use_cache=True)
-    last = model(**others, **{tokens: TARGETS[:, 4:]}, past_key_values=first.past_key_values, use_cache=True)
-    assert_close(torch.cat([first.logits, last.logits], 1), expected, scale)
+    outputs, logits = {}, []
+    for start, end in ((0, 3), (3, 4), (4, 6)):
+        outputs = model(**others, **{tokens: TARGETS[:, start:end]}, use_cache=True, **outputs)
+        logits.append(outputs.logits)
+        outputs = {"past_key_values": outputs.past_key_values}
+    assert_close(torch.cat(logits, 1), expected, scale)
     for i, length in enumerate((9, 7, 4) if model.config.is_encoder_decoder else ()):
-        alone = model(SOURCES[i : i + 1, :length], decoder_input_ids=TARGETS[i : i + 1]).logits
-        assert_close(alone[0], expected[i], scale)
+        ids, targets = SOURCES[i : i + 1, :length], TARGETS[i : i + 1]
+        assert_close(model(ids, decoder_input_ids=targets).logits[0], expected[i], scale)
+        if fields["position_counting"] != "absolute":
+            left = torch.cat([torch.full((1, 3), model.config.pad_token_id), ids], 1)
+            mask = torch.arange(3 + length)[None] >= 3
+            assert_close(model(left, mask.long(), targets).logits[0], expected[i], scale)
+    model.set_attn_implementation("eager")
+    outputs = model(**inputs, output_attentions=True, output_hidden_states=True)
+    tolerance = scale * TOLERANCES[torch.float32]  # of its softmax
+    torch.testing.assert_close(outputs.logits, expected, rtol=0, atol=tolerance)
+    heads = fields["decoder_attention_heads"]
+    shapes = {"encoder": (3, fields["encoder_attention_heads"], 9, 9), "decoder": (3, heads, 6, 6)}
+    shapes["cross"] = (3, heads, 6, 9)
+    if not model.config.is_encoder_decoder:
+        shapes, outputs = {"decoder": shapes["decoder"]}, {f"decoder_{name}": value for name, value in outputs.items()}
+    for stack, shape in shapes.items():
+        calls = fields[f"{stack.replace('cross', 'decoder')}_layers"] * fields["stack_repeats"]
+        assert [tuple(each.shape) for each in outputs[f"{stack}_attentions"]] == [shape] * calls
+        assert stack == "cross" or len(outputs[f"{stack}_hidden_states"]) == calls + 1
 
 
 @DRAWN
@@ -189,8 +234,8 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM
 work, classes, logits = Path(sys.argv[1]), {}, {}
 for folder in sorted(work.glob("[0-9]*"), key=lambda path: int(path.name)):
-    kind = json.loads((folder / "config.json").read_text()).get("is_encoder_decoder", False)
-    opener = classes.get(kind, AutoModelForSeq2SeqLM if kind else AutoModelForCausalLM)
+    kind = json.loads((folder / "config.json").read_text())["model_type"]
+    opener = classes.get(kind, AutoModelForCausalLM if "decoder" in kind else AutoModelForSeq2SeqLM)
     options = {} if kind in classes else {"trust_remote_code": True}
     model = opener.from_pretrained(folder, **options).eval()
     classes[kind] = type(model)
