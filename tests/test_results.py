@@ -204,6 +204,7 @@ def test_time_to_quality_is_that_of_the_records(tmp_path, capsys):
     printed = [line for line in capsys.readouterr().out.splitlines() if re.search("rk2|adam|muon", line)]
     rows = table_below(ROOT / "docs" / "benchmarks.md", "## Time to quality")
     names = {"after the papers": "paper | rk2", "fast": "fast | rk2", "fast, with Adam (0.002)": "rates | adam_0.002"}
+    names["fast, with learned weights and a step of 2"] = "fast | rk2_learned_step2"
     names |= {f"fast, with Muon ({rate})": f"rates | muon_{rate}_0.003" for rate in ("0.003", "0.012")}
     assert printed == [
         f"| {' | '.join([row.pop('data'), names[row.pop('recipe')], *list(row.values())[:-1]])} | "
@@ -468,4 +469,18 @@ def test_the_verdicts_tables_are_those_of_the_queue():
     same = {value: name for name, value in bits["verdict_rates"].items()}  # first seeds are also trials
     assert seeds == {
         name: f"{value:.4f} ({abs(gains[same.get(value, name)]):.2f})" for name, value in bits["verdict"].items()
+    }
+
+
+def test_the_rates_of_small_encoders_are_those_of_the_queue():
+    runs = read_runs("queue/verdict_rates_multi30k_en_de_fast.json")
+    names = {"residual": "residual_2", "Euler twice": "euler2_2", "RK2, learned weights": "rk2_learned_2"}
+    shown = {
+        f"{names[row['encoder']]}_{row['rate of Muon']}": [row["perplexity"], row["BLEU"], row["test BLEU"]]
+        for row in table_below(ROOT / "docs" / "verdict.md", "## Small encoders")
+    }
+    assert shown == {
+        name: [f"{score:.2f}" for score in (valid["perplexity"], valid["bleu"], test["bleu"])]
+        for name, run in runs.items()
+        for valid, test in [(run["metrics"]["validation"], run["metrics"]["test"])]
     }

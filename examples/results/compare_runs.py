@@ -106,6 +106,8 @@ QUEUE = {
     "ptb": PTB,
     "gates_multi30k_en_de": replace(MULTI30K, baselines=("rk2_gate",)),
     "verdict_tatoeba_en_de_small_fast": replace(TATOEBA, baselines=("residual_3", "residual_6")),
+    "verdict_multi30k_en_de_fast": replace(MULTI30K, baselines=("residual_2", "residual_4")),
+    "verdict_rates_multi30k_en_de_fast": replace(MULTI30K, baselines=("residual_2_0.006",)),
     "verdict_linux_doc": LINUX,
     "verdict_rates_linux_doc": replace(LINUX, baselines=("residual_0.006",)),
     "gates_ptb": replace(PTB, baselines=("rk2_gate",)),

@@ -139,6 +139,8 @@ SMALL_ENCODERS = {
     "rk2_gate": "encoder_coefficients=gate",
     "rk4": "encoder_solver=rk4,encoder_coefficients=fixed",
 }
+# The best of them; of "euler2" no other has been tried.
+SMALL_BEST_RATES = {"residual": "0.006", "euler2": "0.006"}
 # The files of a recipe, by the names of their splits and, where they are two, sides.
 FILES = {
     **dict.fromkeys(
@@ -283,6 +285,16 @@ def verdict_runs() -> list[Run]:
         )
         for name in ("residual_2", *(f"{name}_2" for name in SMALL_ENCODERS))
         for rate in SMALL_RATES
+    ]
+    runs += [
+        Run(
+            f"verdict/{recipe}/{name}_{seed}",
+            *(recipe, seed, SMALL + overrides),
+            arguments=[*SMALL_ARGUMENTS, "--muon_learning_rate", SMALL_BEST_RATES[name.rpartition("_")[0]]],
+        )
+        for seed in SEEDS
+        for name, overrides in encoders.items()
+        if name.rpartition("_")[0] in SMALL_BEST_RATES
     ]
     recipe = "tatoeba_en_de_small_fast"
     return runs + [

@@ -111,7 +111,7 @@ def test_the_model_is_that_of_the_equations(values, gate, batch):
         assert output.attentions[0][i, 0, :, length:].eq(0).all()
 
 
-@pytest.mark.parametrize("ngram_size, solver", enumerate([*SOLVERS, "none"]))
+@pytest.mark.parametrize("ngram_size, solver", list(enumerate([*SOLVERS, "none"])))
 def test_a_sentence_does_not_depend_on_its_neighbors(solver, ngram_size, batch):
     """Nor on padding, on which side it is, or what the padding's ids are."""
     model = tiny_model(solver=solver, ngram_size=ngram_size, embedding_size=6)

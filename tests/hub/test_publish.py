@@ -43,13 +43,13 @@ from modeling_ode_transformer.training.trainer import TokenSeq2SeqTrainer, Token
 
 from ..conftest import build, ids_of, randomize, tiny_config
 from ..processes import run_clean, run_python
-from ..test_hub import PUBLISHED, PUBLISHED_CSA_ODE, PUBLISHED_WITH_PIPELINES
+from ..test_hub import PUBLISHED, PUBLISHED_CSA_ODE
 from ..training.runs import arguments
 from .hub_server import TOKEN, HubServer, Repository
 
 
 CARD = {"repo_id": "me/model", "language": ["en", "de"]}
-CODE = {f"{name}.py" for name in (*PUBLISHED, *PUBLISHED_WITH_PIPELINES)}
+CODE = {f"{name}.py" for name in (*PUBLISHED, "pipeline_ode_transformer", "texts_ode_transformer")}
 
 
 @pytest.fixture(scope="module")

@@ -339,7 +339,6 @@ def test_greedy_searches_have_no_options_of_beams(monkeypatch, tmp_path):
         ({"args": Seq2SeqTrainingArguments}, TypeError, "needs TokenSeq2SeqTrainingArguments as args, not Seq2SeqTr"),
         ({"args": None}, TypeError, "needs TokenSeq2SeqTrainingArguments as args, not None"),
     ],
-    ids=str,
 )
 def test_what_a_trainer_cannot_take_is_refused(values, error, message, tmp_path):
     given = values.get("args", {})
