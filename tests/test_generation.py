@@ -394,3 +394,42 @@ def test_generation_goes_by_the_size_of_the_targets_vocabulary(decoder_vocab_siz
     greedy = model.generate(**source)
     assert torch.equal(model.generate(**source, prompt_lookup_num_tokens=3), greedy)
     assert torch.equal(model.generate(**source, assistant_model=copy.deepcopy(model)), greedy)
+
+
+@SOLVER
+def test_a_beam_as_wide_as_the_vocabulary_finds_the_best_sequence(decoder_solver):
+    """Two tokens from a vocabulary of 12: all 144 are scored."""
+    model = build(decoder_solver=decoder_solver, coefficients="fixed", vocab_size=12)
+    source = torch.tensor([[5, 7, 4]])
+    scores = {}
+    for first in range(12):
+        decoder_input_ids = torch.tensor([[2, first]])
+        log_probabilities = model(source, decoder_input_ids=decoder_input_ids).logits[0].log_softmax(-1)
+        for second in range(12):
+            scores[first, second] = (log_probabilities[0, first] + log_probabilities[1, second]).item()
+    allowed = {pair: score for pair, score in scores.items() if 2 not in pair}
+    best = max(allowed, key=allowed.get)
+    tokens = model.generate(source, num_beams=11, min_new_tokens=2, max_new_tokens=2)
+    assert tuple(tokens[0, 1:].tolist()) == best
+
+
+def test_generate_without_arguments_follows_the_saved_generation_configuration(tmp_path, batch):
+    model = build()
+    model.generation_config = GenerationConfig(
+        num_beams=3, length_penalty=0.6, max_new_tokens=5, eos_token_id=2, pad_token_id=1, decoder_start_token_id=2
+    )
+    expected = model.generate(batch["input_ids"])
+    model.save_pretrained(tmp_path)
+    loaded = OdeTransformerForConditionalGeneration.from_pretrained(tmp_path)
+    assert loaded.generation_config.num_beams == 3
+    assert loaded.generate(batch["input_ids"]).tolist() == expected.tolist()
+
+
+@pytest.mark.parametrize("decoder_vocab_size", [45, 75])
+def test_prompts_are_looked_up_in_targets_with_a_vocabulary_of_their_own(decoder_vocab_size, batch):
+    model = build(share_encoder_decoder_embeddings=False, decoder_vocab_size=decoder_vocab_size)
+    model.lm_head.weight = torch.nn.Parameter(torch.randn(decoder_vocab_size, 32))
+    source = {"input_ids": batch["input_ids"][:1], "attention_mask": batch["attention_mask"][:1]}
+    greedy = model.generate(**source)
+    assert torch.equal(model.generate(**source, prompt_lookup_num_tokens=3), greedy)
+    assert torch.equal(model.generate(**source, assistant_model=copy.deepcopy(model)), greedy)

@@ -379,3 +379,12 @@ print("RESULT", json.dumps(result))
     printed = run_python(script, tmp_path, arguments, run=subprocess.run)  # transformers imports sentencepiece
     (result,) = re.findall("^RESULT (.*)$", printed, re.MULTILINE)
     assert json.loads(result) == expected
+
+
+def test_tokens_point_at_their_characters(tokenizer):
+    text = "  the man läuft 世界"
+    offsets = tokenizer(text, return_offsets_mapping=True, add_special_tokens=False).offset_mapping
+    assert offsets[-1][1] == len(text)
+    for token, (start, end) in zip(tokenizer.tokenize(text), offsets, strict=True):
+        if not token.startswith("<0x"):
+            assert token.replace("▁", "").strip() == text[start:end].strip()

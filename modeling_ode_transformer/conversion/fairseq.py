@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from transformers.utils import logging
 
-from ..averaging import TensorMean, check_same
+from ..averaging import TensorMean, check_distinct, check_same
 from ..configuration_ode_transformer import OdeTransformerConfig
 from ..modeling_ode_transformer import OdeTransformerForConditionalGeneration
 from ..text_files import check_empty_folder
@@ -116,9 +116,10 @@ def average_fairseq_checkpoints(
     `load_fairseq_checkpoint`.
 
     Raises:
-        ValueError: the checkpoints differ in their architecture, or in the names or shapes of their parameters; or a
-            value is not a number.
+        ValueError: the checkpoints differ in their architecture, or in the names or shapes of their parameters; one is
+            given twice; or a value is not a number.
     """
+    check_distinct(paths)
     mean, loaded = TensorMean(), []
     for path in paths:
         state_dict, args = load_fairseq_checkpoint(path, trust_file)

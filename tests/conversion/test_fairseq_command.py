@@ -135,6 +135,8 @@ def test_checkpoints_of_different_models_are_not_averaged(name, changed_args, me
     problem = "first.pt and .*second.pt cannot be averaged: they differ in"
     with pytest.raises(ValueError, match=f"{problem} .*{message}"):
         files.run(first, second)
+    with pytest.raises(ValueError, match=r"second\.pt is given twice"):
+        files.run(first, second, second)
     assert not files.output.exists()
 
 
