@@ -472,15 +472,18 @@ def test_the_verdicts_tables_are_those_of_the_queue():
     }
 
 
-def test_the_rates_of_small_encoders_are_those_of_the_queue():
-    runs = read_runs("queue/verdict_rates_multi30k_en_de_fast.json")
+def test_the_small_encoders_are_those_of_the_queue():
+    """First seeds are among the rates."""
+    rates, seeds = (read_runs(f"queue/{part}_multi30k_en_de_fast.json") for part in ("verdict_rates", "verdict"))
+    runs = {(name, "1"): run for name, run in rates.items()}
+    runs |= {(f"{name[:-2]}_0.006", name[-1]): run for name, run in seeds.items()}
     names = {"residual": "residual_2", "Euler twice": "euler2_2", "RK2, learned weights": "rk2_learned_2"}
     shown = {
-        f"{names[row['encoder']]}_{row['rate of Muon']}": [row["perplexity"], row["BLEU"], row["test BLEU"]]
+        (f"{names[row['encoder']]}_{row['rate of Muon']}", row["seed"]): list(row.values())[3:]
         for row in table_below(ROOT / "docs" / "verdict.md", "## Small encoders")
     }
     assert shown == {
-        name: [f"{score:.2f}" for score in (valid["perplexity"], valid["bleu"], test["bleu"])]
-        for name, run in runs.items()
+        key: [f"{score:.2f}" for score in (valid["perplexity"], valid["bleu"], test["bleu"])]
+        for key, run in runs.items()
         for valid, test in [(run["metrics"]["validation"], run["metrics"]["test"])]
     }
