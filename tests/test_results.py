@@ -472,6 +472,19 @@ def test_the_verdicts_tables_are_those_of_the_queue():
     }
 
 
+def test_the_verdicts_losses_and_gains_are_those_of_the_records():
+    text, gains = words_of(ROOT / "docs" / "verdict.md"), read_runs("copying.json")
+    runs = read_runs("queue/verdict_linux_doc.json")
+    first, second = (
+        {entry["step"]: entry["loss"] for entry in runs[f"residual_0.4M_{seed}"]["log_history"] if "loss" in entry}
+        for seed in (1, 2)
+    )
+    assert f"loss for 350 updates ({first[350]:.3f} and {second[350]:.3f})" in text
+    assert f"it is {first[1350]:.3f}, the other's {second[1350]:.3f}" in text
+    three, six = (gains[f"residual_{layers}_layers_step4_0.012"] for layers in (3, 6))
+    assert f"three layers gain {three:.2f} nats" in text and f"six gain {six:.2f} and" in text
+
+
 def test_the_small_encoders_are_those_of_the_queue():
     """First seeds are among the rates."""
     rates, seeds = (read_runs(f"queue/{part}_multi30k_en_de_fast.json") for part in ("verdict_rates", "verdict"))
