@@ -103,12 +103,23 @@ def test_csa_ode(tmp_path):
         assert kept[solver, "direct", 6] > 2 * kept[solver, "direct", 2]
 
 
-def test_seconds_of_the_verdict_are_of_every_scheme(tmp_path):
-    options = ["--tiny", "--rounds", "1", "--only", "verdict/*_0.4M_1", "--output_file", str(tmp_path / "out.json")]
-    results = verdict_seconds.main(options)
+@pytest.mark.parametrize(
+    ("recipe", "only", "models"),
+    [
+        (
+            "linux_doc",
+            "verdict/*_0.4M_1",
+            [f"{scheme}_0.4M" for scheme in ("residual", "euler2", "rk2", "rk2_learned")],
+        ),
+        ("multi30k_en_de_fast", "verdict/*_2_1", ["euler2_2", "residual_2"]),
+    ],
+)
+def test_seconds_of_the_verdict_are_of_every_scheme(tmp_path, recipe, only, models):
+    options = ["--tiny", "--rounds", "1", "--recipe", recipe, "--only", only]
+    results = verdict_seconds.main([*options, "--output_file", str(tmp_path / "out.json")])
     assert json.loads((tmp_path / "out.json").read_text()) == results
     seconds = results["seconds_per_update"]
-    assert list(seconds) == [f"{scheme}_0.4M" for scheme in ("residual", "euler2", "rk2", "rk2_learned")]
+    assert list(seconds) == models
     assert min(seconds.values()) > 0
 
 

@@ -5,6 +5,7 @@ import json
 import re
 import runpy
 import statistics
+from collections import defaultdict
 from pathlib import Path
 
 import pytest
@@ -486,17 +487,54 @@ def test_the_verdicts_losses_and_gains_are_those_of_the_records():
 
 
 def test_the_small_encoders_are_those_of_the_queue():
-    """First seeds are among the rates."""
-    rates, seeds = (read_runs(f"queue/{part}_multi30k_en_de_fast.json") for part in ("verdict_rates", "verdict"))
-    runs = {(name, "1"): run for name, run in rates.items()}
-    runs |= {(f"{name[:-2]}_0.006", name[-1]): run for name, run in seeds.items()}
-    names = {"residual": "residual_2", "Euler twice": "euler2_2", "RK2, learned weights": "rk2_learned_2"}
-    shown = {
-        (f"{names[row['encoder']]}_{row['rate of Muon']}", row["seed"]): list(row.values())[3:]
-        for row in table_below(ROOT / "docs" / "verdict.md", "## Small encoders")
+    page = ROOT / "docs" / "verdict.md"
+    rates, models, both = (
+        read_runs(f"queue/{part}_multi30k_en_de_fast.json") for part in ("verdict_rates", "verdict", "verdict_both")
+    )
+    names = {
+        "residual": "residual",
+        "Euler twice": "euler2",
+        "RK2": "rk2",
+        "RK2, learned weights": "rk2_learned",
+        "RK2, gate": "rk2_gate",
+        "RK4": "rk4",
     }
+    shown = {}
+    for row in table_below(page, "Means over the seeds"):
+        name, layers, *cells = row.values()
+        shown[f"{names[name]}_{layers}"] = cells
+    assert shown == {name: scores_of_seeds(runs) for name, runs in by_model(models).items()}
+    shown = {}
+    for row in table_below(page, "Perplexity by the rate of Muon"):
+        name, *cells = row.values()
+        shown |= {f"{names[name]}_2_{rate}": cell for rate, cell in zip(("0.003", "0.006", "0.012"), cells) if cell}
+    first = {f"{name[:-2]}_0.006": run for name, run in models.items() if name.endswith("_2_1")}
     assert shown == {
-        key: [f"{score:.2f}" for score in (valid["perplexity"], valid["bleu"], test["bleu"])]
-        for key, run in runs.items()
-        for valid, test in [(run["metrics"]["validation"], run["metrics"]["test"])]
+        name: f"{run['metrics']['validation']['perplexity']:.2f}" for name, run in (rates | first).items()
     }
+    names = {"residual": "residual_2", "residual, step of 2": "residual_step2_2", "Euler twice": "euler2_2"}
+    shown = {}
+    for row in table_below(page, "#### Both stacks"):
+        name, *cells = row.values()
+        shown[names[name]] = cells
+    both |= {name: run for name, run in models.items() if name.startswith("residual_2_")}
+    assert shown == {name: scores_of_seeds(runs) for name, runs in by_model(both).items()}
+
+
+def by_model(runs: dict[str, dict]) -> dict[str, list[dict]]:
+    """The metrics of the seeds of each model: runs are named MODEL_SEED."""
+    models = defaultdict(list)
+    for name, run in runs.items():
+        models[name.rpartition("_")[0]].append(run["metrics"])
+    return models
+
+
+def scores_of_seeds(runs: list[dict]) -> list[str]:
+    """The cells of a table: seeds, mean perplexity, its range, mean BLEU, mean BLEU and chrF of the test set."""
+    perplexities = [run["validation"]["perplexity"] for run in runs]
+    means = [
+        statistics.mean(run[split][metric] for run in runs)
+        for split, metric in (("validation", "bleu"), ("test", "bleu"), ("test", "chrf"))
+    ]
+    range_ = f"{min(perplexities):.2f} to {max(perplexities):.2f}"
+    return [str(len(runs)), f"{statistics.mean(perplexities):.2f}", range_, *(f"{mean:.2f}" for mean in means)]

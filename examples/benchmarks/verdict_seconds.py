@@ -1,11 +1,13 @@
 # Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
-"""Seconds of a training update of each language model of the verdict, for `verdict.py --seconds`.
+"""Seconds of a training update of each model of the verdict, for `verdict.py --seconds`.
 
     python examples/benchmarks/verdict_seconds.py --only "verdict/*_1" --output_file verdict_seconds.json
+    python examples/benchmarks/verdict_seconds.py --recipe multi30k_en_de_fast --output_file verdict_seconds.json
 
-An update is that of the recipe linux_doc on a CPU: forward, backward, clipping and a step of Muon, with 32 blocks of
-128 random tokens, on one thread. In a round each model has one turn, so that drift of the machine hits all alike.
-Results are medians over the rounds. The machine should have nothing else to do.
+An update is that of the recipe on a CPU: forward, backward, clipping and a step of Muon, on one thread, with as many
+random tokens as the recipe's batches have: blocks of 128 of a language model, pairs of 20 tokens a side of a
+translation. In a round each model has one turn, so that drift of the machine hits all alike. Results are medians over
+the rounds. The machine should have nothing else to do.
 """
 
 import statistics
@@ -18,7 +20,12 @@ from pathlib import Path
 import torch
 from contenders import Effort, in_turns, machine, write_results
 
-from modeling_ode_transformer import OdeTransformerDecoderConfig, OdeTransformerForCausalLM
+from modeling_ode_transformer import (
+    OdeTransformerConfig,
+    OdeTransformerDecoderConfig,
+    OdeTransformerForCausalLM,
+    OdeTransformerForConditionalGeneration,
+)
 from modeling_ode_transformer.inference.cpu import optimize_for_cpu
 from modeling_ode_transformer.text_files import parse_overrides, read_json
 from modeling_ode_transformer.training.arguments import has_fast_bf16
@@ -28,13 +35,27 @@ from modeling_ode_transformer.training.trainer import losses_by_row
 
 
 sys.path.append(str(Path(__file__).resolve().parent.parent / "results"))
-from run_queue import verdict_runs
+from run_queue import Run, verdict_runs
 
 
-def update_of(overrides: str, recipe: dict, shape: tuple[int, int]) -> Callable[[], None]:
-    """An update of a new model, with a batch of this shape: (blocks, tokens)."""
-    fields = recipe["config_overrides"] | parse_overrides(overrides)
-    model = OdeTransformerForCausalLM(OdeTransformerDecoderConfig(vocab_size=recipe["vocab_size"], **fields)).train()
+LENGTH = 20  # of a translation's sentences, in tokens
+
+
+def update_of(run: Run, recipe: dict, is_tiny: bool) -> Callable[[], None]:
+    """An update of a new model of a run, with a batch of its recipe."""
+    fields = recipe["config_overrides"] | parse_overrides(run.overrides)
+    options = dict(zip(run.arguments[::2], run.arguments[1::2]))
+    size = int(options.get("--vocab_size", recipe["vocab_size"]))
+    if run.is_of_language_model:
+        model = OdeTransformerForCausalLM(OdeTransformerDecoderConfig(vocab_size=size, **fields)).train()
+        shape = (recipe["per_device_train_batch_size"], recipe["block_size"])
+    else:
+        model = OdeTransformerForConditionalGeneration(OdeTransformerConfig(vocab_size=size, **fields)).train()
+        shape = (recipe["max_tokens_per_batch"] // LENGTH, LENGTH)
+    ids, labels = torch.randint(4, size, (2, *((2, 8) if is_tiny else shape)))
+    inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "use_cache": False}
+    if not run.is_of_language_model:
+        inputs["decoder_input_ids"] = labels
     optimize_for_cpu(model)
     is_fast = has_fast_bf16()
     optimizer = Muon(
@@ -43,12 +64,10 @@ def update_of(overrides: str, recipe: dict, shape: tuple[int, int]) -> Callable[
         lr=recipe["learning_rate"],
         betas=(recipe["adam_beta1"], recipe["adam_beta2"]),
     )
-    inputs, labels = torch.randint(4, recipe["vocab_size"], (2, *shape))
-    mask = torch.ones_like(inputs)
 
     def update() -> None:
         with torch.autocast("cpu", torch.bfloat16, enabled=is_fast):
-            logits = model(input_ids=inputs, attention_mask=mask, use_cache=False).logits
+            logits = model(**inputs).logits
         (losses_by_row(logits, labels).sum() / labels.numel()).backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
@@ -63,14 +82,14 @@ def main(argv: list[str] | None = None) -> dict:
     parser.add_argument("--output_file", type=Path, help="JSON file to write")
     parser.add_argument("--rounds", type=int, default=7, help="number of rounds, after one more to warm up")
     parser.add_argument("--only", default="verdict/*_1", metavar="PATTERN", help="pattern of the names of runs")
-    parser.add_argument("--tiny", action="store_true", help="try it in seconds: 2 blocks of 8 tokens")
+    parser.add_argument("--recipe", default="linux_doc", help="recipe of the runs")
+    parser.add_argument("--tiny", action="store_true", help="try it in seconds: 2 rows of 8 tokens")
     args = parser.parse_args(argv)
     torch.set_num_threads(1)
     torch.manual_seed(1)
-    recipe = read_json(recipe_file("linux_doc"))
-    shape = (2, 8) if args.tiny else (recipe["per_device_train_batch_size"], recipe["block_size"])
-    runs = [run for run in verdict_runs() if run.recipe == "linux_doc" and fnmatch(run.name, args.only)]
-    updates = {run.title.rpartition("_")[0]: update_of(run.overrides, recipe, shape) for run in runs}
+    recipe = read_json(recipe_file(args.recipe))
+    runs = [run for run in verdict_runs() if run.recipe == args.recipe and fnmatch(run.name, args.only)]
+    updates = {run.title.rpartition("_")[0]: update_of(run, recipe, args.tiny) for run in runs}
     seconds = in_turns(updates, Effort(args.rounds))
     results = {
         "machine": machine(),

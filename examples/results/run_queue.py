@@ -102,14 +102,13 @@ GATE_STUDIES = {
 # The verdict: what one more evaluation is worth, beside residual models of other sizes (`verdict.py`).
 VERDICT_ENCODERS = {f"residual_{n}": f"{RESIDUAL},encoder_layers={n}" for n in (1, 2, 3, 4, 6, 8, 12)}
 VERDICT_ENCODERS |= {
-    "euler2_3": f"{RESIDUAL},steps_per_layer=2",
+    "euler2_3": "encoder_coefficients=ones",  # two Euler steps, of the encoder only
     "rk2_3": "encoder_coefficients=fixed",
     "rk2_gate_3": "encoder_coefficients=gate",
     "midpoint_3": "encoder_solver=midpoint,encoder_coefficients=fixed",
     "rk4_3": "encoder_solver=rk4,encoder_coefficients=fixed",
     "pcformer_3": "encoder_solver=pcformer,encoder_coefficients=ema",
     "iiet_3": "encoder_solver=iiet,encoder_coefficients=fixed",
-    "looped_3": f"{RESIDUAL},stack_repeats=2",
     **{f"rk2_{n}": f"encoder_coefficients=fixed,encoder_layers={n}" for n in (1, 2, 6)},
 }
 # Widths and layers of language models of 0.4M to 10M parameters; a head has 32 channels.
@@ -133,14 +132,16 @@ SMALL = "d_model=128,encoder_ffn_dim=512,decoder_ffn_dim=512,decoder_layers=2,dr
 SMALL_ARGUMENTS = [*SHORT, *MUON, "--vocab_size", "2000"]
 SMALL_RATES = ("0.003", "0.006", "0.012")
 SMALL_ENCODERS = {
-    "euler2": f"{RESIDUAL},steps_per_layer=2",
+    "euler2": "encoder_coefficients=ones",  # y + F(y) + F(y + F(y)): two Euler steps, of the encoder only
     "rk2": "encoder_coefficients=fixed",
     "rk2_learned": "encoder_coefficients=learned",
     "rk2_gate": "encoder_coefficients=gate",
     "rk4": "encoder_solver=rk4,encoder_coefficients=fixed",
 }
-# The best of them; of "euler2" no other has been tried.
-SMALL_BEST_RATES = {"residual": "0.006", "euler2": "0.006"}
+# The best of residual models; of the others no rate but this one has been tried.
+SMALL_BEST_RATES = dict.fromkeys(("residual", *SMALL_ENCODERS), "0.006")
+# Two steps, or one twice as long, in both stacks: these fields know no stack.
+SMALL_BOTH = {"euler2_2": f"{RESIDUAL},steps_per_layer=2", "residual_step2_2": f"{RESIDUAL},step_size=2"}
 # The files of a recipe, by the names of their splits and, where they are two, sides.
 FILES = {
     **dict.fromkeys(
@@ -279,12 +280,13 @@ def verdict_runs() -> list[Run]:
     encoders |= {f"residual_{layers}": f"{RESIDUAL},encoder_layers={layers}" for layers in (2, 1, 3, 4, 6, 8)}
     runs += [
         Run(
-            f"verdict_rates/{recipe}/{name}_{rate}",
-            *(recipe, 1, SMALL + encoders[name]),
+            f"verdict_rates/{recipe}/{name}_2_{rate}",
+            *(recipe, 1, SMALL + encoders[f"{name}_2"]),
             arguments=[*SMALL_ARGUMENTS, "--muon_learning_rate", rate],
         )
-        for name in ("residual_2", *(f"{name}_2" for name in SMALL_ENCODERS))
+        for name, best in SMALL_BEST_RATES.items()
         for rate in SMALL_RATES
+        if rate != best
     ]
     runs += [
         Run(
@@ -294,7 +296,15 @@ def verdict_runs() -> list[Run]:
         )
         for seed in SEEDS
         for name, overrides in encoders.items()
-        if name.rpartition("_")[0] in SMALL_BEST_RATES
+    ]
+    runs += [
+        Run(
+            f"verdict_both/{recipe}/{name}_{seed}",
+            *(recipe, seed, f"{SMALL}encoder_layers=2,{overrides}"),
+            arguments=[*SMALL_ARGUMENTS, "--muon_learning_rate", SMALL_BEST_RATES["residual"]],
+        )
+        for seed in SEEDS
+        for name, overrides in SMALL_BOTH.items()
     ]
     recipe = "tatoeba_en_de_small_fast"
     return runs + [
