@@ -15,9 +15,8 @@ from transformers.dynamic_module_utils import get_relative_import_files
 
 from .integration_ode_transformer import (
     LARGEST,
-    OWN_ENTRIES,
+    SCHEMES,
     STARTS,
-    TABLES,
     ButcherTableau,
     Scheme,
     as_data,
@@ -207,10 +206,10 @@ class OdeTransformerDecoderConfig(PreTrainedConfig):
     def from_dict(cls, config_dict: dict[str, Any], **kwargs) -> "OdeTransformerDecoderConfig":
         """As in transformers. Raises a ValueError if the model has schemes of a user's file that is not imported."""
         for entry, file in (config_dict.get("own_schemes") or {}).items():
-            if not any(entry in table for table in TABLES.values()):
+            if not any(entry in table for table in (SCHEMES, COEFFICIENTS, HISTORIES)):
                 raise ValueError(
-                    f"The model has {entry!r} of {file}: import that file first, by --import {file} or "
-                    f"modeling_ode_transformer.own_schemes.import_schemes({file!r})."
+                    f"The model has {entry!r} of {file}: import that file first, as a module, by --import {file} or "
+                    f"by modeling_ode_transformer.own_schemes.import_schemes({file!r})."
                 )
         return super().from_dict(config_dict, **kwargs)
 
@@ -234,12 +233,16 @@ class OdeTransformerDecoderConfig(PreTrainedConfig):
             self.push_to_hub(kwargs.pop("repo_id", Path(save_directory).name), **kwargs)
 
     def own_entries(self) -> dict[str, str]:
-        """The model's schemes, coefficients and history from users' files, and the names of these files."""
-        names = [self.layer_history]
+        """The model's schemes, coefficients and history that are classes of users' files, and these files' names."""
+        classes = {self.layer_history: HISTORIES[self.layer_history]}
         for stack in self.stacks:
-            solver = getattr(self, f"{stack}_solver")
-            names += [getattr(self, f"{stack}_coefficients"), solver["predictor"] if "predictor" in solver else solver]
-        return {name: OWN_ENTRIES[name] for name in names if isinstance(name, str) and name in OWN_ENTRIES}
+            solver, coefficients = getattr(self, f"{stack}_solver"), getattr(self, f"{stack}_coefficients")
+            classes[coefficients] = COEFFICIENTS[coefficients]
+            if (multistep := self.scheme(stack).multistep) is not None:
+                classes[solver if isinstance(solver, str) else solver["predictor"]] = multistep
+        package = __name__.rpartition(".")[0]
+        modules = {name: each.__module__.rpartition(".") for name, each in classes.items()}
+        return {name: f"{module}.py" for name, (parent, _, module) in modules.items() if parent != package}
 
     @classmethod
     def from_preset(cls, name: str, **kwargs) -> "OdeTransformerDecoderConfig":

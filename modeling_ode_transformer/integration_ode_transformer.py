@@ -5,9 +5,9 @@ reads from the blocks below.
 Nothing here needs transformers. Equation and table numbers refer to Li et al., "ODE Transformer: An Ordinary
 Differential Equation-Inspired Model for Sequence Generation" (ACL 2022).
 
-To add a scheme, add an entry to `SCHEMES`: a tableau, the class of a multistep scheme, or a `Scheme` that corrects. A
-kind of stage weights is a class in `COEFFICIENTS`, and a layer history a class in `HISTORIES`. The configuration reads
-their names. `schemes_ode_transformer.py` adds those that are not the paper's method.
+To add a scheme, add an entry to `SCHEMES`: a tableau, a class of multistep schemes, or a predictor with corrections.
+A kind of stage weights is a class in `COEFFICIENTS`, and a layer history a class in `HISTORIES`. The configuration
+reads their names. `schemes_ode_transformer.py` adds those that are not the paper's method.
 """
 
 import json
@@ -184,7 +184,7 @@ class Scheme(NamedTuple):
     corrector_iterations: int = 0
 
 
-SCHEMES: "dict[str, ButcherTableau | type[MultistepScheme] | Scheme]" = {
+SCHEMES: "dict[str, ButcherTableau | type[MultistepScheme] | dict[str, Any]]" = {
     "euler": EULER,
     # Heun's improved Euler, eqs. 12-14
     "rk2": ButcherTableau(a=((), (1,)), b=(1 / 2, 1 / 2)),
@@ -198,7 +198,13 @@ SCHEMES: "dict[str, ButcherTableau | type[MultistepScheme] | Scheme]" = {
     "rk4_38": ButcherTableau(a=((), (1 / 3,), (-1 / 3, 1), (1, -1, 1)), b=(1 / 8, 3 / 8, 3 / 8, 1 / 8)),
     # PolyNet (Zhang et al., 2017; table 7): y + F(y) + F(F(y)), the first terms of a backward Euler step
     "polynet": ButcherTableau(a=((), (1,)), b=(1, 1), y=(1, 0)),
+    # PCformer (Li et al., NeurIPS 2024)
+    "pcformer": {"predictor": "rk2", "corrector_iterations": 1},
+    # IIET (EMNLP 2025)
+    "iiet": {"predictor": "euler", "corrector_iterations": 3},
 }
+# The schemes that travel as names.
+NAMED = frozenset(SCHEMES)
 
 
 def resolve_scheme(solver: Any) -> Scheme:
@@ -216,8 +222,6 @@ def resolve_scheme(solver: Any) -> Scheme:
         return Scheme(entry)
     if isinstance(entry, type) and issubclass(entry, MultistepScheme):
         return Scheme(EULER, multistep=entry)
-    if isinstance(entry, Scheme):
-        return entry
     if not isinstance(entry, Mapping) or set(entry) != {"predictor", "corrector_iterations"}:
         raise ValueError(
             f"Unknown solver {solver!r}: choose one of {', '.join(SCHEMES)}, or give a tableau "
@@ -234,13 +238,12 @@ def resolve_scheme(solver: Any) -> Scheme:
 
 
 def as_data(solver: Any) -> Any:
-    """A solver in JSON types, as configurations store it: tableaus as mappings, also those of a user's file."""
-    if isinstance(solver, str) and solver in OWN_ENTRIES:
-        solver = SCHEMES[solver] if isinstance(SCHEMES.get(solver), ButcherTableau) else solver
-    if isinstance(solver, ButcherTableau):
-        return solver.to_dict()
-    if isinstance(solver, Mapping) and "predictor" in solver:
-        return {**solver, "predictor": as_data(solver["predictor"])}
+    """A solver in JSON types, as configurations store it; what users have added to `SCHEMES` as data is so, too."""
+    entry = SCHEMES.get(solver, solver) if isinstance(solver, str) and solver not in NAMED else solver
+    if isinstance(entry, ButcherTableau):
+        return entry.to_dict()
+    if isinstance(entry, Mapping) and "predictor" in entry:
+        return {**entry, "predictor": as_data(entry["predictor"])}
     return solver
 
 
@@ -504,9 +507,3 @@ HISTORIES: dict[str, type[LayerHistory]] = {
     "dense": DenseLayerHistory,
     "none": LayerHistory,
 }
-
-
-# The tables that users' files may add entries to (`own_schemes.py`), by name.
-TABLES: dict[str, dict[str, Any]] = {"SCHEMES": SCHEMES, "COEFFICIENTS": COEFFICIENTS, "HISTORIES": HISTORIES}
-# The entries that they added, and the names of the files.
-OWN_ENTRIES: dict[str, str] = {}

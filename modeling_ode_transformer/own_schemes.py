@@ -7,9 +7,10 @@ from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import ModuleType
 
-from .integration_ode_transformer import OWN_ENTRIES, TABLES
+from .integration_ode_transformer import COEFFICIENTS, HISTORIES, SCHEMES
 
 
+TABLES = {"SCHEMES": SCHEMES, "COEFFICIENTS": COEFFICIENTS, "HISTORIES": HISTORIES}
 # Hashes of the code of imported files, by their names.
 IMPORTED: dict[str, str] = {}
 
@@ -36,9 +37,7 @@ def import_schemes(path: str | Path) -> ModuleType:
     for table, entries in before.items():
         if changed := [name for name, value in entries.items() if TABLES[table].get(name) is not value]:
             raise ValueError(f"--import {path} changes {table}[{changed[0]!r}]: choose another name.")
-    added = {name for table, entries in TABLES.items() for name in entries.keys() - before[table].keys()}
-    if not added:
+    if before == TABLES:
         raise ValueError(f"--import {path} adds no entry to {', '.join(TABLES)}.")
     IMPORTED[path.name] = code
-    OWN_ENTRIES.update(dict.fromkeys(added, path.name))
     return module

@@ -20,7 +20,6 @@ from .integration_ode_transformer import (
     StageCoefficients,
     StageGate,
     clamp_half,
-    resolve_scheme,
     weighted_sum,
 )
 
@@ -293,10 +292,6 @@ SCHEMES |= {
     "multistep": LearnedMultistepScheme,
     "dlcl": DynamicLinearCombinationScheme,
     "nesterov": NesterovScheme,
-    # PCformer (Li et al., NeurIPS 2024)
-    "pcformer": resolve_scheme("rk2")._replace(corrector_iterations=1),
-    # IIET (EMNLP 2025)
-    "iiet": resolve_scheme("euler")._replace(corrector_iterations=3),
 }
 HISTORIES |= {
     "depth_weighted": DepthWeightedLayerHistory,

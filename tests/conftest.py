@@ -31,7 +31,6 @@ from modeling_ode_transformer import (
 from modeling_ode_transformer.integration_ode_transformer import (
     SCHEMES,
     ButcherTableau,
-    Scheme,
     resolve_scheme,
 )
 
@@ -50,7 +49,7 @@ TOLERANCES = {torch.float64: 1e-12, torch.float32: 5e-6, torch.float16: 1e-2, to
 
 # The names of schemes by kind.
 TABLEAUS = [name for name, scheme in SCHEMES.items() if isinstance(scheme, ButcherTableau)]
-CORRECTORS = [name for name, scheme in SCHEMES.items() if isinstance(scheme, Scheme)]
+CORRECTORS = [name for name, scheme in SCHEMES.items() if isinstance(scheme, dict)]
 MULTISTEPS = [name for name in SCHEMES if name not in (*TABLEAUS, *CORRECTORS)]
 
 TINY = {

@@ -35,7 +35,7 @@ from transformers import (
 import modeling_ode_transformer as ode
 from modeling_ode_transformer import cli
 from modeling_ode_transformer.depth.successors import convert_successor, own_name
-from modeling_ode_transformer.integration_ode_transformer import OWN_ENTRIES, SCHEMES, ButcherTableau
+from modeling_ode_transformer.integration_ode_transformer import SCHEMES, ButcherTableau
 
 from .conftest import randomize
 from .processes import run_python
@@ -372,7 +372,6 @@ def test_a_saved_folder_opens_without_the_package(options, tmp_path):
 def test_a_tableau_of_a_users_file_travels_as_data(monkeypatch):
     tableau = ButcherTableau(a=((), (0.4,)), b=(-0.25, 1.25))
     monkeypatch.setitem(SCHEMES, "mine", tableau)
-    monkeypatch.setitem(OWN_ENTRIES, "mine", "mine.py")
     assert ode.depth.config(LlamaConfig(**SIZES), solver="mine").ode["solver"] == tableau.to_dict()
     corrected = ode.depth.config(LlamaConfig(**SIZES), solver={"predictor": "mine", "corrector_iterations": 1})
     assert corrected.ode["solver"] == {"predictor": tableau.to_dict(), "corrector_iterations": 1}

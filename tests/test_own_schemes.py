@@ -16,8 +16,8 @@ from huggingface_hub.errors import StrictDataclassError
 from transformers import AutoModelForSeq2SeqLM
 
 from modeling_ode_transformer import OdeTransformerConfig, OdeTransformerForConditionalGeneration, cli, own_schemes
-from modeling_ode_transformer.integration_ode_transformer import OWN_ENTRIES, SCHEMES, TABLES
-from modeling_ode_transformer.own_schemes import IMPORTED, import_schemes
+from modeling_ode_transformer.integration_ode_transformer import SCHEMES
+from modeling_ode_transformer.own_schemes import IMPORTED, TABLES, import_schemes
 
 from .conftest import build, tiny_config
 from .processes import run_python
@@ -62,7 +62,6 @@ def forget():
         entries.update(BEFORE[table])
     for name in IMPORTED:
         del sys.modules[f"{own_schemes.__name__}.{name.removesuffix('.py')}"]
-    OWN_ENTRIES.clear()
     IMPORTED.clear()
 
 
@@ -97,7 +96,7 @@ def test_a_model_is_trained_and_opened_with_its_schemes(scheme, tmp_path, capsys
     assert config["encoder_solver"] == SCHEMES["heun3"].to_dict()
 
     forget()
-    with pytest.raises(ValueError, match=r"has 'softmax' of my_scheme.py: import that file first, by --import"):
+    with pytest.raises(ValueError, match=r"has 'softmax' of my_scheme.py: import .* first, as a module, by --import"):
         AutoModelForSeq2SeqLM.from_pretrained(out)
     (tmp_path / "source.txt").write_text(f"{source}\n")
     command = ["--model_name_or_path", str(out), "--input", str(tmp_path / "source.txt"), "--device", "cpu"]
@@ -134,6 +133,24 @@ def test_only_models_that_need_a_file_name_it(scheme, tmp_path):
     assert "own_schemes" not in json.loads((tmp_path / "plain" / "config.json").read_text())
     with pytest.raises(StrictDataclassError, match=r"choose one of fixed, .*, softmax"):
         OdeTransformerConfig(encoder_coefficients="none")
+
+
+def test_a_model_names_the_module_of_a_class_that_was_imported_as_usual(scheme, tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(scheme.parent)
+    importlib.import_module("my_scheme")
+    tiny_config(encoder_coefficients="softmax", encoder_solver="heun3").save_pretrained(tmp_path)
+    forget()
+    with pytest.raises(ValueError, match=r"has 'softmax' of my_scheme.py: import that file first, as a module"):
+        OdeTransformerConfig.from_pretrained(tmp_path)
+    monkeypatch.delitem(sys.modules, "my_scheme")
+    importlib.import_module("my_scheme")
+    assert OdeTransformerConfig.from_pretrained(tmp_path).encoder_coefficients == "softmax"
+
+
+def test_a_corrected_scheme_of_a_file_travels_as_data(monkeypatch):
+    monkeypatch.setitem(SCHEMES, "mine", {"predictor": "rk2", "corrector_iterations": 2})
+    solver = tiny_config(encoder_solver="mine", layer_history="learned_dense").encoder_solver
+    assert solver == {"predictor": "rk2", "corrector_iterations": 2}
 
 
 def test_a_file_takes_no_packages_place(tmp_path):
