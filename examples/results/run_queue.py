@@ -138,8 +138,14 @@ SMALL_ENCODERS = {
     "rk2_gate": "encoder_coefficients=gate",
     "rk4": "encoder_solver=rk4,encoder_coefficients=fixed",
 }
+# The residual step twice as long, in the encoder only: two stages at the same state, each of weight 1.
+LONG_STEP = (
+    '{"d_model": 128, "encoder_ffn_dim": 512, "decoder_ffn_dim": 512, "decoder_layers": 2, "dropout": 0.1, '
+    '"encoder_layers": 2, "encoder_solver": {"a": [[], [0]], "b": [0.5, 0.5]}, "encoder_coefficients": "ones"}'
+)
 # The best of residual models; of the others no rate but this one has been tried.
-SMALL_BEST_RATES = dict.fromkeys(("residual", *SMALL_ENCODERS), "0.006")
+RATE = "0.006"
+SMALL_BEST_RATES = dict.fromkeys(("residual", *SMALL_ENCODERS), RATE)
 # Two steps, or one twice as long, in both stacks: these fields know no stack.
 SMALL_BOTH = {"euler2_2": f"{RESIDUAL},steps_per_layer=2", "residual_step2_2": f"{RESIDUAL},step_size=2"}
 # The files of a recipe, by the names of their splits and, where they are two, sides.
@@ -276,12 +282,13 @@ def verdict_runs() -> list[Run]:
         for name, step in BEST_STEPS.items()
     ]
     recipe = "multi30k_en_de_fast"
-    encoders = {f"{name}_2": f"encoder_layers=2,{scheme}" for name, scheme in SMALL_ENCODERS.items()}
-    encoders |= {f"residual_{layers}": f"{RESIDUAL},encoder_layers={layers}" for layers in (2, 1, 3, 4, 6, 8)}
+    encoders = {f"{name}_2": f"{SMALL}encoder_layers=2,{scheme}" for name, scheme in SMALL_ENCODERS.items()}
+    encoders |= {f"residual_{layers}": f"{SMALL}{RESIDUAL},encoder_layers={layers}" for layers in (2, 1, 3, 4, 6, 8)}
+    encoders["residual_step2_2"] = LONG_STEP
     runs += [
         Run(
             f"verdict_rates/{recipe}/{name}_2_{rate}",
-            *(recipe, 1, SMALL + encoders[f"{name}_2"]),
+            *(recipe, 1, encoders[f"{name}_2"]),
             arguments=[*SMALL_ARGUMENTS, "--muon_learning_rate", rate],
         )
         for name, best in SMALL_BEST_RATES.items()
@@ -291,8 +298,12 @@ def verdict_runs() -> list[Run]:
     runs += [
         Run(
             f"verdict/{recipe}/{name}_{seed}",
-            *(recipe, seed, SMALL + overrides),
-            arguments=[*SMALL_ARGUMENTS, "--muon_learning_rate", SMALL_BEST_RATES[name.rpartition("_")[0]]],
+            *(recipe, seed, overrides),
+            arguments=[
+                *SMALL_ARGUMENTS,
+                "--muon_learning_rate",
+                SMALL_BEST_RATES[name.rpartition("_")[0].removesuffix("_step2")],
+            ],
         )
         for seed in SEEDS
         for name, overrides in encoders.items()
@@ -301,7 +312,7 @@ def verdict_runs() -> list[Run]:
         Run(
             f"verdict_both/{recipe}/{name}_{seed}",
             *(recipe, seed, f"{SMALL}encoder_layers=2,{overrides}"),
-            arguments=[*SMALL_ARGUMENTS, "--muon_learning_rate", SMALL_BEST_RATES["residual"]],
+            arguments=[*SMALL_ARGUMENTS, "--muon_learning_rate", RATE],
         )
         for seed in SEEDS
         for name, overrides in SMALL_BOTH.items()

@@ -381,23 +381,19 @@ class TokenTrainerMixin(ResumableTrainerMixin):
         plugin = self.accelerator.state.fsdp_plugin if self.is_fsdp_enabled else None
         is_sharded = plugin is not None and plugin.state_dict_type == StateDictType.SHARDED_STATE_DICT
         is_checkpoint = _internal_call and output_dir is not None
-        if is_sharded and not is_checkpoint:
-            # The final model must open with `from_pretrained`. `push_to_hub` saves it once more.
-            plugin.set_state_dict_type("FULL_STATE_DICT")
-        try:
-            with class_before_sharding(self.model):
-                super().save_model(output_dir, _internal_call)
-                if is_sharded and is_checkpoint and self.args.should_save:
-                    # The weights of a checkpoint are written with the optimizer's state, by all processes.
-                    self.model.config.architectures = [type(self.model).__name__]
-                    self.model.config.save_pretrained(output_dir)
-                    if self.model.can_generate():
-                        self.model.generation_config.save_pretrained(output_dir)
-                    if self.processing_class is not None:
-                        self.processing_class.save_pretrained(output_dir)
-        finally:
-            if is_sharded:
-                plugin.set_state_dict_type("SHARDED_STATE_DICT")
+        with class_before_sharding(self.model):
+            if is_sharded and not is_checkpoint:
+                # The final model must open with `from_pretrained`. `push_to_hub` saves it once more.
+                self._save(output_dir, state_dict=self.accelerator.get_state_dict(self.model))
+            super().save_model(output_dir, _internal_call)
+            if is_sharded and is_checkpoint and self.args.should_save:
+                # The weights of a checkpoint are written with the optimizer's state, by all processes.
+                self.model.config.architectures = [type(self.model).__name__]
+                self.model.config.save_pretrained(output_dir)
+                if self.model.can_generate():
+                    self.model.generation_config.save_pretrained(output_dir)
+                if self.processing_class is not None:
+                    self.processing_class.save_pretrained(output_dir)
 
 
 @dataclass

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import datasets
 import torch
@@ -204,9 +206,9 @@ def build_tokenizer(lines: Iterable[str], vocab_size: int | None = None) -> Toke
     return TokenizersBackend(tokenizer_object=backend, **SPECIAL_TOKENS)
 
 
-def train_tokenizer(lines: Iterable[str], args: ModelArguments) -> TokenizersBackend:
-    """A new tokenizer of words (`build_tokenizer`) or subwords. That of subwords, too, puts `</s>` in front of a text,
-    as its `bos_token`, and decodes the continuation of a prompt.
+def train_tokenizer(lines: Iterable[str], args: Any) -> TokenizersBackend:
+    """A new tokenizer of words (`build_tokenizer`) or subwords; `args` has options of `ModelArguments`. That of
+    subwords, too, puts `</s>` in front of a text, as its `bos_token`, and decodes the continuation of a prompt.
 
     Raises:
         ValueError: `vocab_size` or an option does not fit the lines.
@@ -235,7 +237,8 @@ def make_tokenizers(run: Run):
     key = {name: getattr(args, name) for name in names}
 
     def write(folder: Path) -> dict:
-        tokenizer = train_tokenizer(lines, args)
+        # The key is all that training sees: an option outside of it cannot change a tokenizer.
+        tokenizer = train_tokenizer(lines, SimpleNamespace(**key))
         tokenizer.save_pretrained(folder)
         return {"tokens": len(tokenizer)}
 

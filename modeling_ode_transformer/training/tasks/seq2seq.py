@@ -8,6 +8,7 @@ from collections.abc import Callable
 from copy import deepcopy
 from itertools import accumulate, pairwise
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import datasets
@@ -96,11 +97,12 @@ def make_tokenizers(run: Run):
     names = ("joint_tokenizer", "vocab_size", "target_vocab_size", "tokenizer_model_type", "tokenizer_options")
     names += ("normalization",)
     key = {name: getattr(args, name) for name in names} | {"tokenizer_samples": data.tokenizer_samples}
+    known = SimpleNamespace(**key)  # all that training sees: an option outside of the key cannot change a tokenizer
 
     def write(folder: Path) -> dict:
         kept = kept_pairs(run.examples["train"], data.cleaning, Counter())
-        pairs = sample_pairs(kept, data.tokenizer_samples)
-        train_tokenizers(pairs, args, folder, data.tags)
+        pairs = sample_pairs(kept, known.tokenizer_samples)
+        train_tokenizers(pairs, known, folder, data.tags)
         return {"pairs": len(pairs)}
 
     folder, _ = prepare_data(run, "train", "tokenizer", key, write)

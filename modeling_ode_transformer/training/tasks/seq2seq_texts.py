@@ -19,7 +19,7 @@ from ...tokenization_ode_transformer import OdeTransformerTokenizer
 from ..cleaning import Cleaning
 from ..data import TrainingExamples
 from ..preparation import in_batches, write_rows
-from .seq2seq_arguments import Seq2SeqDataArguments, Seq2SeqModelArguments
+from .seq2seq_arguments import Seq2SeqDataArguments
 
 
 logger = logging.getLogger(__name__)
@@ -60,11 +60,9 @@ def sample_pairs(pairs: Iterable[tuple[int, int, str, str]], size: int) -> list[
     return sample
 
 
-def train_tokenizers(
-    pairs: list[tuple[str, str]], args: Seq2SeqModelArguments, folder: Path, tags: Sequence[str] = ()
-) -> None:
-    """Trains a joint tokenizer on pairs, or one for each language, and saves the result in a folder. Tags are special
-    pieces of that for sources."""
+def train_tokenizers(pairs: list[tuple[str, str]], args: Any, folder: Path, tags: Sequence[str] = ()) -> None:
+    """Trains a joint tokenizer on pairs, or one for each language, and saves the result in a folder. `args` has the
+    options of `Seq2SeqModelArguments` that matter. Tags are special pieces of the tokenizer for sources."""
     sources, targets = zip(*pairs)
     options = parse_overrides(args.tokenizer_options)
     options |= {"model_type": args.tokenizer_model_type, "normalization": args.normalization}
