@@ -64,6 +64,7 @@ def test_data_of_wmt_size(tmp_path):
     assert prepared["pairs"] == 600 < prepared["target_tokens"]
     assert ordered["pairs"] == 900 and ordered["padding"] < 0.1
     assert loaded["target_tokens_per_second"] > 0
+    assert "1" in results["map_seconds"] and min(results["map_seconds"].values()) > 0
 
 
 def test_memory(tmp_path, monkeypatch):

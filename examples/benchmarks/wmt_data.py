@@ -8,6 +8,7 @@ Each pair joins one or two pairs of the files, in random order. A hundred thousa
 read and written as a stream.
 """
 
+import csv
 import json
 import multiprocessing
 import os
@@ -21,6 +22,7 @@ from datetime import date
 from itertools import islice
 from pathlib import Path
 
+import datasets
 import numpy as np
 from contenders import write_results
 from torch.utils.data import DataLoader
@@ -30,7 +32,7 @@ from modeling_ode_transformer import OdeTransformerTokenizer
 from modeling_ode_transformer.text_files import read_lines
 from modeling_ode_transformer.training.preparation import ROWS, open_rows
 from modeling_ode_transformer.training.samplers import TokenBudgetBatchSampler, pair_lengths
-from modeling_ode_transformer.training.tasks.seq2seq_texts import write_training_pairs
+from modeling_ode_transformer.training.tasks.seq2seq_texts import features, write_training_pairs
 from modeling_ode_transformer.training.tasks.translation import DataArguments, read_split
 
 
@@ -49,7 +51,7 @@ def write_pairs(pairs: list[tuple[str, str]], count: int, path: Path, seed: int)
 
 
 def measure_preparation(path: Path, folder: Path, tokenizer) -> dict:
-    """Seconds and memory to read, encode and write all pairs, on one CPU core."""
+    """Seconds and memory to read, encode and write all pairs."""
     args = DataArguments(train_file=str(path))
     folder.mkdir()
     start, cpu = time.perf_counter(), time.process_time()
@@ -65,6 +67,23 @@ def measure_preparation(path: Path, folder: Path, tokenizer) -> dict:
         "mb_on_disk": round((folder / ROWS).stat().st_size / 1e6),
         "mb_of_text": round(path.stat().st_size / 1e6),
     }
+
+
+def measure_map(path: Path, folder: Path, tokenizer, processes: int) -> float:
+    """Seconds that `load_dataset` and `map` of datasets need for the same columns."""
+
+    def encode(batch: dict[str, list[str]], places: list[int]) -> dict[str, list]:
+        ids, labels = (tokenizer(batch[side])["input_ids"] for side in ("source", "target"))
+        lengths = {"source_length": list(map(len, ids)), "target_length": list(map(len, labels))}
+        lengths["length"] = list(map(sum, zip(*lengths.values())))
+        return {"input_ids": ids, "labels": labels, "index": places, **lengths}
+
+    start = time.perf_counter()
+    table = {"delimiter": "\t", "column_names": ["source", "target"], "quoting": csv.QUOTE_NONE}
+    rows = datasets.load_dataset("csv", data_files=str(path), split="train", cache_dir=str(folder), **table)
+    options = {"num_proc": processes if processes > 1 else None, "remove_columns": ["source", "target"]}
+    rows.map(encode, batched=True, with_indices=True, features=features(tokenizer, tokenizer), **options)
+    return round(time.perf_counter() - start, 1)
 
 
 def measure_sampler(count: int, max_tokens: int) -> dict:
@@ -146,6 +165,13 @@ def main(argv: list[str] | None = None) -> dict:
         folder = Path(name)
         write_pairs(list(zip(*sides)), args.pairs, folder / "pairs.tsv", args.seed)
         results["preparation"] = measure_preparation(folder / "pairs.tsv", folder / "data", tokenizer)
+        os.environ["TOKENIZERS_PARALLELISM"] = "true"
+        results["all_cores"] = measure_preparation(folder / "pairs.tsv", folder / "again", tokenizer)
+        os.environ["TOKENIZERS_PARALLELISM"] = "false"
+        results["map_seconds"] = {
+            str(number): measure_map(folder / "pairs.tsv", folder / f"map{number}", tokenizer, number)
+            for number in sorted({1, os.cpu_count()})
+        }
         results["loader"] = measure_loader(folder / "data", tokenizer, args.max_tokens, args.batches)
     with multiprocessing.get_context("spawn").Pool(1) as pool:
         results["sampler"] = pool.apply(measure_sampler, (args.lengths, args.max_tokens))
