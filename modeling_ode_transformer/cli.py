@@ -26,6 +26,7 @@ from .errors import one_line_errors
 from .inference.arguments import GenerateArguments, ServeArguments
 from .options import FLAG, add_options, declarations
 from .text_files import check_empty_folder, read_aligned_lines, read_json, read_lines
+from .training import TASKS, find_task
 from .training.recipe_files import read_recipe, recipe_file, recipe_of
 
 
@@ -143,14 +144,6 @@ OUTPUT_DIR = arg("--output_dir", "folder to write; it must be empty or new", req
 # Training
 
 HELP_TEXTS = Path(__file__).parent / "training" / "help_texts"
-# What `train` trains; `training.help` knows the modules.
-TRAINED = {
-    "translation": "a translation model on pairs of sentences",
-    "summarization": "a summarization model on articles and their summaries",
-    "correction": "a model that corrects grammatical errors, on sentences and their corrections",
-    "language-model": "a word-level language model on running text",
-    "classification": "a classifier of sentences or of pairs of sentences",
-}
 # What `prepare` prepares, of the tasks of `train`.
 PREPARED = ("translation", "summarization", "correction", "language-model")
 
@@ -172,7 +165,6 @@ def on_task(action: str, name: str, arguments: list[str]) -> None:
         return
     if (recipe := recipe_of(arguments)[0]) is not None:
         read_json(recipe_file(recipe))
-    from .training.help import find_task
     from .training.run import prepare, run, run_process
 
     task = find_task(name)
@@ -180,7 +172,7 @@ def on_task(action: str, name: str, arguments: list[str]) -> None:
 
 
 ARGUMENTS = arg("arguments", "options of the training", nargs="*")
-for name, summary in TRAINED.items():
+for name, summary in TASKS.items():
     command(f"train {name}", summary, ARGUMENTS)(partial(on_task, "train", name))
 for name in PREPARED:
     summary = f"data for `train {name}`, with its options (see train {name} --help); writes to --output_dir"

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from modeling_ode_transformer import cli
-from modeling_ode_transformer.training.help import TASKS, find_task
+from modeling_ode_transformer.training import TASKS, find_task
 from modeling_ode_transformer.training.run import parse_arguments
 
 from .conftest import EXAMPLES

@@ -8,25 +8,17 @@ import textwrap
 from argparse import SUPPRESS, Action, ArgumentParser, HelpFormatter
 from collections.abc import Collection
 from functools import partial
-from importlib import import_module
 from pathlib import Path
 
 from transformers import HfArgumentParser
 
+from . import TASKS, find_task
 from .presets import PRESETS
 from .recipe_files import recipe_names
 from .task import Task
 
 
 HELP_FOLDER = Path(__file__).with_name("help_texts")
-# The tasks by their names on the command line: their names in the modules `tasks`.
-TASKS = {
-    "translation": "TRANSLATION",
-    "summarization": "SUMMARIZATION",
-    "correction": "CORRECTION",
-    "language-model": "LANGUAGE_MODEL",
-    "classification": "CLASSIFICATION",
-}
 # The options of Trainer that the short help lists, of each task those that it has.
 COMMON = {
     *("output_dir", "do_train", "do_eval", "do_predict", "num_train_epochs", "max_steps", "max_tokens_per_batch"),
@@ -52,11 +44,6 @@ written to --output_dir, which from_pretrained opens. To continue a run that was
   --help                this text
   --help_all            this text with all options of transformers' TrainingArguments
 """
-
-
-def find_task(name: str) -> Task:
-    """The task of a name in `TASKS`."""
-    return getattr(import_module(f".tasks.{name.replace('-', '_')}", __package__), TASKS[name])
 
 
 # What stands for the value of an option: by its type, else the last word of its name, if that says what it is.

@@ -19,6 +19,7 @@ from transformers import TrainingArguments
 
 from ..options import declarations
 from ..versions import versions
+from . import TASKS, find_task
 from .arguments import AFFECTED_BY_TRAINER, BaseDataArguments, BaseModelArguments, needed_splits
 from .data import read_dataset
 from .records import held_out, split_sources, without_idle
@@ -120,8 +121,6 @@ def run_arguments(
 @cache
 def declared() -> dict[str, str]:
     """What the options of all tasks affect, by name, where they declare it."""
-    from .help import TASKS, find_task
-
     found = {}
     for task in map(find_task, TASKS):
         for owner in (task.model_arguments, task.data_arguments, task.training_arguments):

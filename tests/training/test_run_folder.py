@@ -22,8 +22,8 @@ from modeling_ode_transformer.hub.model_card import run_record
 from modeling_ode_transformer.inference import tokenizers
 from modeling_ode_transformer.inference.tokenizers import load_tokenizers
 from modeling_ode_transformer.options import declarations
+from modeling_ode_transformer.training import TASKS, find_task
 from modeling_ode_transformer.training.checkpoints import LOCK, locked_folder
-from modeling_ode_transformer.training.help import TASKS, find_task
 from modeling_ode_transformer.training.run_folder import note_run
 from modeling_ode_transformer.training.same_training import (
     affected_by,
