@@ -11,6 +11,7 @@ import json
 import re
 import statistics
 import sys
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from math import exp, log
 from pathlib import Path
@@ -296,6 +297,40 @@ def copying(path: Path) -> None:
     save(chart, path)
 
 
+def verdict(path: Path) -> None:
+    """Validation loss of small encoders over the parameters of their layers: the means of the residual models with
+    their fit, and the schemes, each with a line to the residual model that reaches the same loss."""
+    result = read_runs("verdict.json")
+    fit, losses = result["fit"], defaultdict(list)
+    for point in result["points"]:
+        losses[point["scheme"], point["parameters"]].append(point["loss"])
+    chart, axis = figure(7.2, 4.0)
+    ends = [parameters for _, parameters in losses]
+    line = [min(ends) * (max(ends) / min(ends)) ** (i / 100) for i in range(101)]
+    fitted = [fit["floor"] + fit["scale"] * x ** -fit["exponent"] for x in line]
+    axis.plot(line, fitted, color=LIGHT, zorder=0, label="fit of the residual models")
+    for scheme, label, color, marker in (
+        ("residual", "residual", GREY, "o"),
+        ("residual_step2", "residual, step of 2", GREY, "x"),
+        ("euler2", "Euler twice", "#38a169", "s"),
+        ("rk2", "RK2", BLUE, "D"),
+        ("rk2_learned", "RK2, learned weights", ORANGE, "^"),
+        ("rk2_gate", "RK2, gate", "#805ad5", "v"),
+        ("rk4", "RK4", "#c53030", "P"),
+    ):
+        for x, loss in ((x, statistics.mean(each)) for (name, x), each in losses.items() if name == scheme):
+            axis.scatter(x, loss, color=color, marker=marker, s=28, label=label)
+            label = None
+            if (worth := result["schemes"].get(scheme, {}).get("mean", {}).get("equivalent_size")) is not None:
+                axis.plot([x, x * worth], [loss, loss], ":", color=color, linewidth=0.8)
+    axis.set(xscale="log", xlabel="parameters of the encoder's layers", ylabel="validation loss, nats per token")
+    ticks = sorted({x for scheme, x in losses if scheme == "residual"})
+    axis.set_xticks(ticks, [f"{x / 1e6:.1f}M" for x in ticks], minor=False)
+    axis.xaxis.set_minor_formatter(NullFormatter())
+    axis.legend(fontsize=8, frameon=False)
+    save(chart, path)
+
+
 def gates(path: Path) -> None:
     """The weight g of the first stage after each epoch, mean over the tokens of the validation set."""
     chart, axes = figure(8.4, 3.4, ncols=2, sharey=True)
@@ -405,7 +440,7 @@ def modules(path: Path) -> None:
 
 FIGURES: dict[str, Callable[[Path], None]] = {
     draw.__name__: draw
-    for draw in (blocks, convergence, ptb, multi30k, cost, time_to_quality, copying, gates, modules)
+    for draw in (blocks, convergence, ptb, multi30k, cost, time_to_quality, copying, verdict, gates, modules)
 }
 
 
