@@ -493,6 +493,7 @@ def test_the_small_encoders_are_those_of_the_queue():
     )
     names = {
         "residual": "residual",
+        "residual, step of 2": "residual_step2",
         "Euler twice": "euler2",
         "RK2": "rk2",
         "RK2, learned weights": "rk2_learned",

@@ -94,6 +94,13 @@ def test_intervals_hold_the_truth_about_as_often_as_they_say(module):
     assert 0.85 < covered / number <= 1
 
 
+def test_a_scheme_of_one_seed_leaves_the_others_their_intervals(module):
+    runs = made_up(0.003, (1, 2))
+    few = {name: run for name, run in runs.items() if not (name.startswith("rk4") and name.endswith("_2"))}
+    schemes = module.verdict(few, samples=20)["schemes"]
+    assert "interval" not in schemes["rk4"]["mean"] and "interval" in schemes["euler2"]["mean"]
+
+
 def test_one_seed_has_no_interval_and_a_table(module, tmp_path, capsys):
     record = tmp_path / "record.json"
     record.write_text(json.dumps(made_up(seeds=(1,))))

@@ -146,8 +146,9 @@ LONG_STEP = (
 # The best of residual models; of the others no rate but this one has been tried.
 RATE = "0.006"
 SMALL_BEST_RATES = dict.fromkeys(("residual", *SMALL_ENCODERS), RATE)
-# Two steps, or one twice as long, in both stacks: these fields know no stack.
-SMALL_BOTH = {"euler2_2": f"{RESIDUAL},steps_per_layer=2", "residual_step2_2": f"{RESIDUAL},step_size=2"}
+# Two steps, or a longer one, in both stacks: these fields know no stack.
+SMALL_BOTH = {"euler2_2": f"{RESIDUAL},steps_per_layer=2"}
+SMALL_BOTH |= {f"residual_step{length}_2": f"{RESIDUAL},step_size={length}" for length in (2, 4)}
 # The files of a recipe, by the names of their splits and, where they are two, sides.
 FILES = {
     **dict.fromkeys(

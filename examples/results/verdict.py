@@ -150,8 +150,9 @@ def compare(points: Sequence[Point]) -> tuple[Curve, dict[tuple[str, str], dict[
 def bootstrap(points: Sequence[Point], samples: int = SAMPLES, seed: int = 0) -> dict[tuple[str, str], list[float]]:
     """phi of samples of the seeds of each model, by scheme and size; samples without a falling curve are left out. The
     losses of n seeds vary as those of n - 1 others would: their distances from the mean grow by sqrt(n / (n - 1)).
-    Empty if a model has one seed."""
-    groups, drawn = grouped(points), defaultdict(list)
+    A scheme's model of one seed is left out; empty if a residual one has one."""
+    drawn = defaultdict(list)
+    groups = {key: group for key, group in grouped(points).items() if len(group) > 1 or key[0] == RESIDUAL}
     if min(map(len, groups.values())) == 1:
         return drawn
     for key, group in groups.items():
@@ -174,8 +175,8 @@ def bootstrap(points: Sequence[Point], samples: int = SAMPLES, seed: int = 0) ->
 def verdict(
     runs: Mapping[str, Mapping[str, Any]], samples: int = SAMPLES, seconds: Mapping[str, float] | None = None
 ) -> dict[str, Any]:
-    """The fit and, by scheme and size, what `compare` finds, with the interval of phi (95%) where each model has
-    several seeds.
+    """The fit and, by scheme and size, what `compare` finds, with the interval of phi (95%) where its models and
+    the residual ones have several seeds.
 
     Args:
         runs: Records of `collect_runs.py` by name.
