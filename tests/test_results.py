@@ -493,7 +493,7 @@ def test_the_small_encoders_are_those_of_the_queue():
     )
     names = {
         "residual": "residual",
-        "residual, step of 2": "residual_step2",
+        **{f"residual, step of {length}": f"residual_step{length}" for length in (2, 4)},
         "Euler twice": "euler2",
         "RK2": "rk2",
         "RK2, learned weights": "rk2_learned",
@@ -513,7 +513,8 @@ def test_the_small_encoders_are_those_of_the_queue():
     assert shown == {
         name: f"{run['metrics']['validation']['perplexity']:.2f}" for name, run in (rates | first).items()
     }
-    names = {"residual": "residual_2", "residual, step of 2": "residual_step2_2", "Euler twice": "euler2_2"}
+    names = {"residual": "residual_2", "Euler twice": "euler2_2"}
+    names |= {f"residual, step of {length}": f"residual_step{length}_2" for length in (2, 4)}
     shown = {}
     for row in table_below(page, "#### Both stacks"):
         name, *cells = row.values()

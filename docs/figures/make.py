@@ -312,6 +312,7 @@ def verdict(path: Path) -> None:
     for scheme, label, color, marker in (
         ("residual", "residual", GREY, "o"),
         ("residual_step2", "residual, step of 2", GREY, "x"),
+        ("residual_step4", "residual, step of 4", GREY, "+"),
         ("euler2", "Euler twice", "#38a169", "s"),
         ("rk2", "RK2", BLUE, "D"),
         ("rk2_learned", "RK2, learned weights", ORANGE, "^"),

@@ -138,11 +138,15 @@ SMALL_ENCODERS = {
     "rk2_gate": "encoder_coefficients=gate",
     "rk4": "encoder_solver=rk4,encoder_coefficients=fixed",
 }
-# The residual step twice as long, in the encoder only: two stages at the same state, each of weight 1.
-LONG_STEP = (
-    '{"d_model": 128, "encoder_ffn_dim": 512, "decoder_ffn_dim": 512, "decoder_layers": 2, "dropout": 0.1, '
-    '"encoder_layers": 2, "encoder_solver": {"a": [[], [0]], "b": [0.5, 0.5]}, "encoder_coefficients": "ones"}'
-)
+# Residual steps that are longer in the encoder only: stages at the same state, each of weight 1.
+LONG_STEPS = {
+    f"residual_step{length}": (
+        '{"d_model": 128, "encoder_ffn_dim": 512, "decoder_ffn_dim": 512, "decoder_layers": 2, "dropout": 0.1, '
+        f'"encoder_layers": 2, "encoder_coefficients": "ones", "encoder_solver": {json.dumps(same_state)}}}'
+    )
+    for length in (2, 4)
+    for same_state in [{"a": [[0] * i for i in range(length)], "b": [1 / length] * length}]
+}
 # The best of residual models; of the others no rate but this one has been tried.
 RATE = "0.006"
 SMALL_BEST_RATES = dict.fromkeys(("residual", *SMALL_ENCODERS), RATE)
@@ -285,7 +289,7 @@ def verdict_runs() -> list[Run]:
     recipe = "multi30k_en_de_fast"
     encoders = {f"{name}_2": f"{SMALL}encoder_layers=2,{scheme}" for name, scheme in SMALL_ENCODERS.items()}
     encoders |= {f"residual_{layers}": f"{SMALL}{RESIDUAL},encoder_layers={layers}" for layers in (2, 1, 3, 4, 6, 8)}
-    encoders["residual_step2_2"] = LONG_STEP
+    encoders |= {f"{name}_2": overrides for name, overrides in LONG_STEPS.items()}
     runs += [
         Run(
             f"verdict_rates/{recipe}/{name}_2_{rate}",
@@ -303,7 +307,7 @@ def verdict_runs() -> list[Run]:
             arguments=[
                 *SMALL_ARGUMENTS,
                 "--muon_learning_rate",
-                SMALL_BEST_RATES[name.rpartition("_")[0].removesuffix("_step2")],
+                SMALL_BEST_RATES.get(name[:-2], RATE),
             ],
         )
         for seed in SEEDS
