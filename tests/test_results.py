@@ -505,6 +505,9 @@ def test_the_small_encoders_are_those_of_the_queue():
         name, layers, *cells = row.values()
         shown[f"{names[name]}_{layers}"] = cells
     assert shown == {name: scores_of_seeds(runs) for name, runs in by_model(models).items()}
+    found = read_runs("verdict.json")["schemes"]
+    shown = {names[row.pop("encoder")]: list(row.values()) for row in table_below(page, "### phi")}
+    assert shown == {scheme: verdict_of_two_layers(sizes["2"]) for scheme, sizes in found.items()}
     shown = {}
     for row in table_below(page, "Perplexity by the rate of Muon"):
         name, *cells = row.values()
@@ -516,11 +519,21 @@ def test_the_small_encoders_are_those_of_the_queue():
     names = {"residual": "residual_2", "Euler twice": "euler2_2"}
     names |= {f"residual, step of {length}": f"residual_step{length}_2" for length in (2, 4)}
     shown = {}
-    for row in table_below(page, "#### Both stacks"):
+    for row in table_below(page, "### Both stacks"):
         name, *cells = row.values()
         shown[names[name]] = cells
     both |= {name: run for name, run in models.items() if name.startswith("residual_2_")}
     assert shown == {name: scores_of_seeds(runs) for name, runs in by_model(both).items()}
+
+
+def verdict_of_two_layers(found: dict) -> list[str]:
+    """The cells of a table: phi, its interval, the layers that two are worth, and differences of the loss."""
+    interval = " to ".join(f"{end:.2f}" for end in found.get("interval", []))
+    differences = [found[f"at_equal_{name}"] for name in ("parameters", "arithmetic", "seconds")]
+    return [
+        *(f"{found['phi']:.2f}", interval, f"{2 * found['equivalent_size']:.1f}"),
+        *(f"{difference:+.4f}" for difference in differences),
+    ]
 
 
 def by_model(runs: dict[str, dict]) -> dict[str, list[dict]]:

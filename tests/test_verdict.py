@@ -149,6 +149,38 @@ def test_the_page_has_the_phi_of_the_records(module):
     assert "phi of {euler2} for Euler twice, {rk2} for RK2 and {rk2_learned} for RK2".format(**phi) in page
 
 
+def test_the_small_encoders_verdict_is_that_of_the_record(module, tmp_path):
+    results, again = EXAMPLES / "results", tmp_path / "again.json"
+    record, seconds = results / "queue" / "verdict_multi30k_en_de_fast.json", results / "verdict_seconds.json"
+    module.main([str(record), "--seconds", str(seconds), "--output_file", str(again)])
+    (made, kept) = (leaves(json.loads(path.read_text(encoding="utf-8"))) for path in (again, results / "verdict.json"))
+    assert made == pytest.approx(kept, rel=1e-6)
+
+
+def test_the_page_begins_with_phi_of_the_record():
+    found = json.loads((EXAMPLES / "results" / "verdict.json").read_text(encoding="utf-8"))["schemes"]
+    text = " ".join(
+        (EXAMPLES.parent / "docs" / "verdict.md").read_text(encoding="utf-8").partition("\n## ")[0].split()
+    )
+    for scheme, says in (
+        ("euler2", "{} for two Euler steps"),
+        ("rk2", "{} for RK2"),
+        ("rk4", "of RK4 it is {}."),
+        ("residual_step2", "any further evaluation**: {} if it counted as two."),
+    ):
+        phi, (low, high) = found[scheme]["2"]["phi"], found[scheme]["2"]["interval"]
+        assert says.format(f"{phi:.2f} ({low:.2f} to {high:.2f})") in text
+    is_less = found["residual_step4"]["2"]["equivalent_size"] > found["rk4"]["2"]["equivalent_size"]
+    assert is_less and "four times as long has less perplexity than RK4" in text
+
+
+def leaves(value):
+    """The numbers, words and None of a JSON value, in order."""
+    if not isinstance(value, (dict, list)):
+        return [value]
+    return [leaf for each in (value.values() if isinstance(value, dict) else value) for leaf in leaves(each)]
+
+
 def test_the_gain_of_copying_is_that_of_looking_up_what_followed():
     """A model that knows nothing gains nothing; one that gives e times the odds to what followed a token before gains
     what that makes of its loss."""
