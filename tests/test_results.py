@@ -398,6 +398,8 @@ def test_the_table_of_large_data_is_that_of_its_record():
     made, sampler, loader = (record[name] for name in ("preparation", "sampler", "loader"))
     assert [row["value"] for row in table_below(ROOT / "docs" / "benchmarks.md", "## Data of WMT's size")] == [
         f"{made['pairs_per_cpu_second']:,}",
+        f"{made['seconds']}, {record['all_cores']['seconds']}",
+        ", ".join(map(str, record["map_seconds"].values())),
         f"{made['peak_mb']:,} MB",
         f"{made['mb_of_text']:,} MB, {made['mb_on_disk']:,} MB",
         f"{sampler['seconds']}, {sampler['seconds_of_an_epoch']}",
