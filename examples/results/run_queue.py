@@ -150,9 +150,13 @@ LONG_STEPS = {
 # The best of residual models; of the others no rate but this one has been tried.
 RATE = "0.006"
 SMALL_BEST_RATES = dict.fromkeys(("residual", *SMALL_ENCODERS), RATE)
-# Two steps, or a longer one, in both stacks: these fields know no stack.
+# Two steps in both stacks: this field knows no stack.
 SMALL_BOTH = {"euler2_2": f"{RESIDUAL},steps_per_layer=2"}
-SMALL_BOTH |= {f"residual_step{length}_2": f"{RESIDUAL},step_size={length}" for length in (2, 4)}
+# The same question in other surroundings, of both stacks: without a history of layers, as in most models, and with
+# longer steps.
+SMALL_ELSEWHERE = {"plain": "layer_history=none,", "step2": "step_size=2,", "step4": "step_size=4,"}
+SMALL_OTHERS = {f"residual_{n}": f"{RESIDUAL},encoder_layers={n}" for n in (2, 1, 4, 8)}
+SMALL_OTHERS |= {f"{name}_2": f"encoder_layers=2,{SMALL_ENCODERS[name]}" for name in ("euler2", "rk2", "rk4")}
 # The files of a recipe, by the names of their splits and, where they are two, sides.
 FILES = {
     **dict.fromkeys(
@@ -321,6 +325,16 @@ def verdict_runs() -> list[Run]:
         )
         for seed in SEEDS
         for name, overrides in SMALL_BOTH.items()
+    ]
+    runs += [
+        Run(
+            f"verdict_{name}/{recipe}/{encoder}_{seed}",
+            *(recipe, seed, SMALL + surroundings + overrides),
+            arguments=[*SMALL_ARGUMENTS, "--muon_learning_rate", RATE],
+        )
+        for name, surroundings in SMALL_ELSEWHERE.items()
+        for seed in SEEDS
+        for encoder, overrides in SMALL_OTHERS.items()
     ]
     recipe = "tatoeba_en_de_small_fast"
     return runs + [

@@ -79,13 +79,16 @@ class TokenBudgetBatchSampler(Sampler[list[int]]):
         # Pairs are cut into batches by width first; the other keys give batches fewer shapes and less padding.
         size = max_tokens + 1
         self.keys = (widths.astype(np.int64) * size + lengths[:, 0]) * size + lengths[:, 1]
-        order = self.keys.argsort(kind="stable")
-        self.sizes = self._divisible(self._fill(widths[order]), per_update)
+        # Values are sorted faster than their order is found.
+        widths, lengths = np.divmod(np.sort(self.keys), size * size)
+        lengths = np.stack(np.divmod(lengths, size), axis=1)
+        self.sizes = self._divisible(self._fill(widths), per_update)
         self.batches_per_epoch = math.ceil(len(self.sizes) / per_update) * per_update
         # Batches have the same shapes in every epoch.
         firsts = np.cumsum(self.sizes) - self.sizes
-        self.tokens = np.add.reduceat(lengths[order], firsts, dtype=np.int64)
-        self.padded_tokens = (np.maximum.reduceat(padded[order], firsts) * self.sizes[:, None]).sum(axis=1)
+        self.tokens = np.add.reduceat(lengths, firsts)
+        padded = -(-np.maximum.reduceat(lengths, firsts) // multiple) * multiple
+        self.padded_tokens = (padded * self.sizes[:, None]).sum(axis=1)
 
     def _fill(self, widths: np.ndarray) -> np.ndarray:
         """Returns the sizes of batches that pairs of ascending widths fill one after the other."""
