@@ -94,10 +94,11 @@ def run(argv: list[str] | None = None) -> None:
     """
     parser = make_parser()
     options = vars(parser.parse_args(argv))
-    if recipe := options.get("recipe"):  # its options are the defaults
-        options["_parser"].set_defaults(**read_recipe(recipe, declarations(GenerateArguments).keys()))
-        options = vars(parser.parse_args(argv))
-    command, _ = options.pop("_command"), options.pop("_parser")
+    if recipe := options.get("recipe"):  # the command line comes after it, and wins
+        given = sys.argv[1:] if argv is None else argv
+        of_recipe = recipe_arguments(read_recipe(recipe, declarations(GenerateArguments).keys()))
+        options = vars(parser.parse_args([*given[:2], *of_recipe, *given[2:]]))
+    command = options.pop("_command")
     if command.needs_models:
         from . import registration  # noqa: F401, the Auto classes know the package's models from here on
     for path in options.pop("import_schemes", None) or []:
@@ -105,6 +106,15 @@ def run(argv: list[str] | None = None) -> None:
 
         import_schemes(path)
     command.run(**options)
+
+
+def recipe_arguments(recipe: dict[str, Any]) -> list[str]:
+    """The values of a recipe as arguments of a command line."""
+    arguments = []
+    for name, value in recipe.items():
+        values = value if isinstance(value, list) else [value]
+        arguments += [f"--{name}", *(each if isinstance(each, str) else json.dumps(each) for each in values)]
+    return arguments
 
 
 def make_parser() -> ArgumentParser:
@@ -126,7 +136,7 @@ def make_parser() -> ArgumentParser:
         # No character begins an option of `train` and `prepare` here: all are the training's.
         settings = {"add_help": False, "prefix_chars": "\0"} if group in ("train", "prepare") else {}
         of_command = add(group, name, command.summary, **settings)
-        of_command.set_defaults(_command=command, _parser=of_command)
+        of_command.set_defaults(_command=command)
         for add_option in command.options:
             add_option(of_command)
     return parser
@@ -210,8 +220,8 @@ def average(folders: list[Path], last: int | None, output_dir: Path | None, over
 
 @command(
     "convert-fairseq",
-    "convert checkpoints of the original code (fairseq 0.6.2) to a model folder",
-    arg("checkpoints", "a checkpoint, or several to average", nargs="+", type=Path),
+    "convert a checkpoint of the original code (fairseq 0.6.2) to a model folder",
+    arg("checkpoint", "the file; `average` takes the mean of several converted ones", type=Path),
     arg("--source_dict", "fairseq's dictionary for the source", required=True, type=Path),
     arg("--target_dict", "fairseq's dictionary for the target", required=True, type=Path),
     OUTPUT_DIR,
@@ -221,9 +231,9 @@ def average(folders: list[Path], last: int | None, output_dir: Path | None, over
     needs_models=True,
 )
 def convert_fairseq(**options: Any) -> None:
-    from .conversion.fairseq import convert_fairseq_checkpoints
+    from .conversion.fairseq import convert_fairseq_checkpoint
 
-    convert_fairseq_checkpoints(**options)
+    convert_fairseq_checkpoint(**options)
 
 
 @command(

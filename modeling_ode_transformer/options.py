@@ -2,8 +2,6 @@
 """Options, declared once: a field of a dataclass says in `option` what its help, its range and its consequences are.
 The command line, the checks of values and the comparison of runs are derived from that. Needs no torch."""
 
-import json
-import math
 from argparse import ArgumentTypeError
 from collections.abc import Mapping
 from dataclasses import MISSING, Field, field, fields
@@ -25,7 +23,6 @@ BOUNDS = {"least": ("at least", ge), "most": ("at most", le), "above": ("above",
 # What the fields declare beside the arguments of `add_argument`, which are their metadata: transformers' parser passes
 # all of these on.
 DECLARED: dict[Field, dict[str, Any]] = {}
-TYPES = {bool: "true or false", int: "a whole number", float: "a finite number", str: "text", dict: "a JSON object"}
 
 
 def true_or_false(text: str) -> bool:
@@ -80,29 +77,6 @@ def check_ranges(values: Mapping[str, Any], declared: Mapping[str, Mapping]) -> 
             words, holds = BOUNDS[bound]
             if not holds(value, declared[name][bound]):
                 raise ValueError(f"--{name} {value} must be {words} {declared[name][bound]}, or left out.")
-
-
-def is_of_type(value: Any, kind: Any) -> bool:
-    """Whether JSON's `value` is of a type; whole numbers are numbers, too, but neither NaN nor true is one."""
-    if kind is float:
-        return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
-    if get_origin(kind) is list:
-        return isinstance(value, list) and all(is_of_type(each, *get_args(kind)) for each in value)
-    return isinstance(value, kind) and (kind is bool or not isinstance(value, bool))
-
-
-def check_options(options: Any) -> None:
-    """Raises a ValueError if a value of a dataclass of options, perhaps from JSON, has another type than its field, is
-    not finite, none of its choices, or out of its range."""
-    for name, kind in get_type_hints(type(options)).items():
-        value, kinds = getattr(options, name), get_args(kind) if isinstance(kind, UnionType) else (kind,)
-        choices = options.__dataclass_fields__[name].metadata.get("choices", [value])
-        if not any(is_of_type(value, each) for each in kinds):
-            words = " or ".join(TYPES[each] for each in kinds if each in TYPES) or "one name or a list of names"
-            raise ValueError(f"--{name} {json.dumps(value, default=str)} must be {words}.")
-        if value is not None and value not in choices:
-            raise ValueError(f"--{name} {value} must be one of {', '.join(choices)}.")
-    check_ranges(vars(options), declarations(type(options)))
 
 
 def add_options(parser: Any, owner: type, without: str | None = None) -> None:

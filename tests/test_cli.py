@@ -3,6 +3,7 @@
 
 import dataclasses
 import json
+import re
 import subprocess
 import sys
 
@@ -157,8 +158,8 @@ def test_the_command_line_of_generate_wins_over_its_recipe(monkeypatch, tmp_path
     recipe = tmp_path / "recipe.json"
     options = {"model_name_or_path": "one", "num_beams": 8, "scores": True, "optimize_for_cpu": False, "seed": 7}
     recipe.write_text(json.dumps(options | {"generation_options": {"no_repeat_ngram_size": 3}}))
-    expected = dataclasses.asdict(GenerateArguments("one", scores=True, optimize_for_cpu=False, seed=7))
-    expected |= {"num_beams": 8, "generation_options": {"no_repeat_ngram_size": 3}}
+    expected = dataclasses.asdict(GenerateArguments(["one"], scores=True, optimize_for_cpu=False, seed=7))
+    expected |= {"num_beams": 8, "generation_options": '{"no_repeat_ngram_size": 3}'}
     assert generate_arguments(monkeypatch, recipe) == expected
     changed = {"model_name_or_path": ["two"], "num_beams": 2, "scores": False, "overwrite": True}
     given = "--num_beams 2 --scores false --overwrite --model_name_or_path two".split()
@@ -170,23 +171,21 @@ def test_the_command_line_of_generate_wins_over_its_recipe(monkeypatch, tmp_path
     [
         ('{"num_beem": 3, "run": 1}', r"recipe.json holds unknown arguments: num_beem, run \(--help"),
         ("[]", "recipe.json holds a list, not a JSON object"),
-        ('{"dtype": "fp64", "model_name_or_path": ["one"]}', "--dtype fp64 must be one of auto, "),
+        ('{"dtype": "fp64", "model_name_or_path": ["one"]}', "argument --dtype: invalid choice: 'fp64'"),
         ("{}", "give --model_name_or_path"),
         ('{"trust_remote_code": true}', "trust_remote_code, which runs code: .* only on the command line"),
         ('{"import_schemes": ["s.py"]}', "import_schemes, which runs code: .* only on the command line"),
-        ('{"model_name_or_path": "one", "num_beams": [4]}', r"--num_beams \[4\] must be a whole number"),
-        ('{"model_name_or_path": "one", "num_beams": true}', "--num_beams true must be a whole number"),
-        ('{"model_name_or_path": "one", "num_return_sequences": null}', "--num_return_sequences null must be a whole"),
-        ('{"model_name_or_path": "one", "length_penalty": [1]}', r"--length_penalty \[1\] must be a finite number"),
-        ('{"model_name_or_path": "one", "scores": 1}', "--scores 1 must be true or false"),
-        ('{"model_name_or_path": ["one", 2]}', r'--model_name_or_path \["one", 2\] must be one name or a list'),
-        ('{"model_name_or_path": 3}', "--model_name_or_path 3 must be one name or a list"),
+        ('{"model_name_or_path": "one", "num_beams": [4, 5]}', "unrecognized arguments: 5"),
+        ('{"model_name_or_path": "one", "num_beams": true}', "argument --num_beams: invalid int value: 'true'"),
+        ('{"model_name_or_path": "one", "length_penalty": null}', "--length_penalty: invalid float value: 'null'"),
+        ('{"model_name_or_path": "one", "scores": 1}', "argument --scores: '1' must be true or false"),
     ],
 )
-def test_a_wrong_recipe_is_an_error(text, message, tmp_path):
+def test_a_wrong_recipe_is_an_error(text, message, tmp_path, capsys):
     (tmp_path / "recipe.json").write_text(text)
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises((ValueError, SystemExit)) as error:
         cli.run(["generate", str(tmp_path / "recipe.json")])
+    assert re.search(message, f"{error.value} {capsys.readouterr().err}")
 
 
 def test_the_kept_help_of_the_trainings_is_that_of_their_options():

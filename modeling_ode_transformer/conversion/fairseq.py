@@ -4,14 +4,14 @@
     ode-transformer convert-fairseq checkpoint_best.pt --source_dict dict.en.txt \\
         --target_dict dict.de.txt --bpe_codes codes --output_dir converted
 
-writes a folder that `from_pretrained` opens: the model, its tokenizer and a generation configuration. Several
-checkpoints of one training are averaged. If the target has another dictionary, its tokenizer is in the subfolder
-`target_tokenizer`.
+writes a folder that `from_pretrained` opens: the model, its tokenizer and a generation configuration. If the target
+has another dictionary, its tokenizer is in the subfolder `target_tokenizer`. `ode-transformer average` takes the mean
+of several such folders.
 """
 
 import re
 from argparse import Namespace
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from pickle import UnpicklingError
 from typing import Any
@@ -19,7 +19,6 @@ from typing import Any
 import torch
 from transformers.utils import logging
 
-from ..averaging import TensorMean, check_distinct, check_same
 from ..configuration_ode_transformer import OdeTransformerConfig
 from ..modeling_ode_transformer import OdeTransformerForConditionalGeneration
 from ..text_files import check_empty_folder
@@ -107,26 +106,6 @@ def load_fairseq_checkpoint(
     if not (isinstance(checkpoint, Mapping) and isinstance(checkpoint.get("args"), Namespace)):
         raise ValueError(f"{path} is not a checkpoint of fairseq 0.6.2, which holds its arguments as 'args'.")
     return checkpoint["model"], dict(vars(checkpoint["args"]))
-
-
-def average_fairseq_checkpoints(
-    paths: Sequence[str | Path], trust_file: bool = False
-) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
-    """The mean of the parameters of checkpoints, summed in float64, and the arguments of the first; see
-    `load_fairseq_checkpoint`.
-
-    Raises:
-        ValueError: the checkpoints differ in their architecture, or in the names or shapes of their parameters; one is
-            given twice; or a value is not a number.
-    """
-    check_distinct(paths)
-    mean, loaded = TensorMean(), []
-    for path in paths:
-        state_dict, args = load_fairseq_checkpoint(path, trust_file)
-        mean.add(path, state_dict)
-        loaded.append((args, make_configuration(state_dict, args).to_dict()))
-        check_same(paths[0], loaded[0][1], path, loaded[-1][1])
-    return mean.means(), loaded[0][0]
 
 
 def convert_fairseq_state_dict(
@@ -298,8 +277,8 @@ def rename_parameters(state_dict: Mapping[str, torch.Tensor]) -> dict[str, torch
     return renamed
 
 
-def convert_fairseq_checkpoints(
-    checkpoints: Sequence[str | Path],
+def convert_fairseq_checkpoint(
+    checkpoint: str | Path,
     source_dict: str | Path,
     target_dict: str | Path,
     output_dir: str | Path,
@@ -311,7 +290,7 @@ def convert_fairseq_checkpoints(
     original's: 4 beams, length penalty 0.6, up to 256 tokens.
 
     Args:
-        checkpoints: a checkpoint, or several to average.
+        checkpoint: the file.
         source_dict: fairseq's dictionary of the source.
         target_dict: fairseq's dictionary of the target.
         output_dir: folder to write; it must be empty.
@@ -328,8 +307,7 @@ def convert_fairseq_checkpoints(
     check_empty_folder(output_dir)
     dictionaries = [read_dictionary(path) for path in (source_dict, target_dict)]
     codes = [read_bpe_codes(path) if path else None for path in (bpe_codes, target_bpe_codes or bpe_codes)]
-    state_dict, args = average_fairseq_checkpoints(checkpoints, trust_file)
-    model = convert_fairseq_state_dict(state_dict, args)
+    model = convert_fairseq_state_dict(*load_fairseq_checkpoint(checkpoint, trust_file))
     limit = model.config.max_position_embeddings
     sizes = [embedding.weight.shape[0] for embedding in (model.get_input_embeddings(), model.get_output_embeddings())]
     tokenizers = [

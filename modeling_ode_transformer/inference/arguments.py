@@ -4,7 +4,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from ..options import check_options, option
+from ..options import check_ranges, declarations, option
 
 
 DTYPES = {"auto": "auto", "fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
@@ -58,7 +58,7 @@ class SearchArguments:
         group=SEARCH,
     )
     max_len_b: float | None = option("see --max_len_a", group=SEARCH)
-    generation_options: str | dict | None = option(
+    generation_options: str | None = option(
         "more options of generate(), such as no_repeat_ngram_size=3,do_sample=true, or a JSON object; with "
         "cache_implementation=static a beam search is compiled, which takes minutes at first; default: none",
         group=SEARCH,
@@ -90,9 +90,7 @@ class SearchArguments:
     def __post_init__(self):
         if not self.model_name_or_path:
             raise ValueError("There is no model to run: give --model_name_or_path.")
-        if isinstance(self.model_name_or_path, str):  # in a recipe
-            self.model_name_or_path = [self.model_name_or_path]
-        check_options(self)
+        check_ranges(vars(self), declarations(type(self)))
         if self.batch_size is not None and self.max_tokens_per_batch is not None:
             raise ValueError("Give --batch_size or --max_tokens_per_batch, not both.")
         if self.split_sentences and (self.scores or self.num_return_sequences > 1):

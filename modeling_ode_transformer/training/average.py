@@ -4,15 +4,16 @@
     ode-transformer average DIR --last 5 --output_dir averaged
 
 averages the newest five `checkpoint-*` folders of a training run. Given several folders, it averages those. Only
-safetensors files are read, one tensor at a time; nothing is unpickled.
+safetensors files are read, one tensor of each at a time; nothing is unpickled.
 """
 
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from fnmatch import fnmatch
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -20,7 +21,6 @@ from safetensors.torch import save_file
 from torch.distributed.checkpoint import FileSystemReader, load
 from transformers.utils import CONFIG_NAME, SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME
 
-from ..averaging import TensorMean, check_distinct, check_same
 from ..model_folders import shard_names
 from ..text_files import read_json
 from ..texts_ode_transformer import TARGET_TOKENIZER
@@ -133,6 +133,35 @@ def last_checkpoints(folder: str | Path, last: int) -> list[Path]:
     return found[-last:]
 
 
+def check_same(models: Sequence[SavedModel], values: Sequence[Mapping[str, Any]]) -> None:
+    """Raises a ValueError that names the folders and the keys if the values of a model differ from the first one's."""
+    first = values[0]
+    for model, other in zip(models, values):
+        if differing := sorted(name for name in first.keys() | other if first.get(name) != other.get(name)):
+            words = ", ".join(f"{name} ({first.get(name)!r} and {other.get(name)!r})" for name in differing[:8])
+            raise ValueError(f"{models[0].folder} and {model.folder} cannot be averaged: they differ in {words}.")
+
+
+def mean_of(models: Sequence[SavedModel], name: str) -> torch.Tensor:
+    """The mean of a tensor, summed in float64, in the dtype of the last model; integers, which must agree, stay.
+
+    Raises:
+        ValueError: shapes or integers differ, or a value is not a number.
+    """
+    tensors = [model.read[name]() for model in models]
+    check_same(models, [{name: tuple(tensor.shape)} for tensor in tensors])
+    for model, tensor in zip(models, tensors):
+        if tensor.is_floating_point() and tensor.isnan().any():
+            raise ValueError(f"{model.folder} cannot be averaged: {name} holds NaN values.")
+        if not tensor.is_floating_point() and not torch.equal(tensor, tensors[0]):
+            raise ValueError(
+                f"{models[0].folder} and {model.folder} cannot be averaged: their integers differ in {name}."
+            )
+    if not tensors[0].is_floating_point():
+        return tensors[0]
+    return (sum(tensor.double() for tensor in tensors) / len(tensors)).to(tensors[-1].dtype)
+
+
 def average_checkpoints(checkpoints: Sequence[str | Path], output_dir: str | Path, overwrite: bool = False) -> None:
     """Writes a model folder whose weights are the mean of those of `checkpoints`, for models of any architecture.
 
@@ -151,7 +180,9 @@ def average_checkpoints(checkpoints: Sequence[str | Path], output_dir: str | Pat
             a value is not a number; or `output_dir` is not empty, or is or holds a checkpoint.
     """
     paths, output_dir = [Path(path) for path in checkpoints], Path(output_dir).resolve()
-    check_distinct(paths)
+    places = [path.resolve() for path in paths]
+    if repeated := [str(path) for path in paths if places.count(path.resolve()) > 1]:
+        raise ValueError(f"{repeated[-1]} is given twice: give each checkpoint once.")
     if output_dir.is_dir() and any(output_dir.iterdir()) and not overwrite:
         raise ValueError(f"The output folder {output_dir} is not empty: choose another, or give --overwrite.")
     held = [path for path in paths if path.resolve().is_relative_to(output_dir)] or numbered_checkpoints(output_dir)
@@ -160,23 +191,14 @@ def average_checkpoints(checkpoints: Sequence[str | Path], output_dir: str | Pat
             f"The output folder {output_dir} is or holds {held[-1]}, which --overwrite would delete: choose another."
         )
     models = [SavedModel(path) for path in paths]
-    for model in models[1:]:
-        check_same(models[0].folder, models[0].config, model.folder, model.config)
-        names = [dict.fromkeys(each.read, "a parameter") for each in (models[0], model)]
-        check_same(models[0].folder, names[0], model.folder, names[1])
+    check_same(models, [model.config for model in models])
+    check_same(models, [dict.fromkeys(model.read, "a parameter") for model in models])
     output_dir.parent.mkdir(parents=True, exist_ok=True)
     with TemporaryDirectory(dir=output_dir.parent) as made:
         folder = Path(made, output_dir.name)
         folder.mkdir()
         for filename, names in models[-1].files.items():
-            tensors = {}
-            for name in names:
-                mean = TensorMean()
-                for model in models:
-                    tensor = model.read[name]()
-                    mean.add(model.folder, {name: tensor})
-                tensors[name] = mean.means()[name].to(tensor.dtype)
-            save_file(tensors, folder / filename, metadata={"format": "pt"})
+            save_file({name: mean_of(models, name) for name in names}, folder / filename, metadata={"format": "pt"})
         models[-1].copy_files(folder)
         if output_dir.is_dir():  # only now is there something to take its place
             shutil.rmtree(output_dir)

@@ -1,5 +1,5 @@
 # Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
-"""The command that converts fairseq's checkpoints: files as fairseq writes them, read, averaged or refused."""
+"""The command that converts fairseq's checkpoints: files as fairseq writes them, read or refused."""
 
 import os
 import sys
@@ -71,9 +71,9 @@ def files(tmp_path):
             weights = OrderedDict((key, change(tensor) if change else tensor) for key, tensor in weights.items())
             return write_checkpoint(tmp_path / file, weights, {**reference["args"], **(changed_args or {})}, **options)
 
-        def run(self, *checkpoints, target=None, options=()):
+        def run(self, checkpoint, target=None, options=()):
             dictionaries = ["--source_dict", self.dictionary, "--target_dict", target or self.dictionary]
-            words = ["convert-fairseq", *checkpoints, *dictionaries, "--output_dir", self.output, *options]
+            words = ["convert-fairseq", checkpoint, *dictionaries, "--output_dir", self.output, *options]
             cli.run([str(word) for word in words])
             return AutoModelForSeq2SeqLM.from_pretrained(self.output)
 
@@ -101,43 +101,6 @@ def test_parameters_in_half_precision_are_read_exactly(files):
     rounded = {name: tensor.half().float() for name, tensor in weights.items()}
     expected = convert_fairseq_state_dict(rounded, reference["args"])
     assert torch.equal(run(model, io)[0].logits, run(expected, io)[0].logits)
-
-
-def test_several_checkpoints_are_averaged(files):
-    names = ["checkpoint3.pt", "checkpoint4.pt", "checkpoint5.pt"]
-    generator = torch.Generator().manual_seed(0)
-    noise = [{}, {}, {}]
-    weights, _, reference = load(SHARED)
-    args = reference["args"]
-    for name, tensor in weights.items():
-        for part in noise:
-            part[name] = (tensor + torch.randn(tensor.shape, generator=generator)).half()
-    paths = [write_checkpoint(files.dictionary.parent / name, part, args) for name, part in zip(names, noise)]
-    mean = {name: sum(part[name].double().numpy() for part in noise) / 3 for name in weights}
-    expected = convert_fairseq_state_dict({name: torch.from_numpy(value) for name, value in mean.items()}, args)
-    averaged = files.run(*paths).state_dict()
-    assert averaged.keys() == expected.state_dict().keys()
-    for name, tensor in expected.state_dict().items():
-        torch.testing.assert_close(averaged[name], tensor, rtol=2e-7, atol=0)
-
-
-@pytest.mark.parametrize(
-    "name, changed_args, message",
-    [
-        (SHARED, {"enc_calculate_num": 4, "rk_type": "standard"}, r"encoder_coefficients \('gate' and 'fixed'\)"),
-        (SHARED, {"encoder_attention_heads": 2}, r"encoder_attention_heads \(4 and 2\)"),
-        (SEPARATE, {}, r"decoder.embed_out \(None and \(60, 32\)\)"),
-        ("rk2_learnable_i_plain", {}, "history"),
-    ],
-)
-def test_checkpoints_of_different_models_are_not_averaged(name, changed_args, message, files):
-    first, second = files.checkpoint(file="first.pt"), files.checkpoint(name, "second.pt", changed_args=changed_args)
-    problem = "first.pt and .*second.pt cannot be averaged: they differ in"
-    with pytest.raises(ValueError, match=f"{problem} .*{message}"):
-        files.run(first, second)
-    with pytest.raises(ValueError, match=r"second\.pt is given twice"):
-        files.run(first, second, second)
-    assert not files.output.exists()
 
 
 class Malicious:
