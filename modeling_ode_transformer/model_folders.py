@@ -1,6 +1,9 @@
 # Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
-"""Opening model folders, which may come from elsewhere."""
+"""Opening model folders, which may come from elsewhere, and notes of what is in files."""
 
+import hashlib
+import json
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +11,10 @@ from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel
 from transformers.utils import CONFIG_NAME
 
 from .text_files import read_json, reading
+
+
+# The files of a model's folder that count in a note of it.
+MODEL_FILES = ("config.json", "*.safetensors", "pytorch_model*.bin", "tokenizer*", "*.model", "target_tokenizer/*")
 
 
 def shard_names(index: Path) -> list[str]:
@@ -76,3 +83,29 @@ def open_model(auto_class: Any, name: str | Path, may_lack_weights: bool = False
                 "or another precision if they are too large for this one."
             )
     return model
+
+
+@lru_cache
+def file_hash(path: Path, *state) -> str:
+    """A hash of what is in a file, whose `state` says whether it is still the same."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
+
+
+def file_note(path: Path, name: str | None = None) -> dict:
+    """Name, size in bytes and hash of a file; only the name of a pipe, which can be read only once."""
+    note = {"name": name or path.name}
+    if not path.is_file():
+        return note
+    stat = path.stat()
+    return note | {"size": stat.st_size, "blake2b": file_hash(path, stat.st_size, stat.st_mtime_ns)}
+
+
+def source_note(name: str) -> str:
+    """A name of the Hub as it is; of a file, or of a folder of a model, its name and a hash of what is in it."""
+    path = Path(name)
+    files = [path] if path.is_file() else sorted({each for pattern in MODEL_FILES for each in path.glob(pattern)})
+    notes = [file_note(each) for each in files if each.is_file()]
+    if not notes:
+        return name
+    return f"{path.name} ({hashlib.blake2b(json.dumps(notes).encode(), digest_size=8).hexdigest()})"

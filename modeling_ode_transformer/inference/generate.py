@@ -29,7 +29,7 @@ import math
 import os
 import shutil
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from datetime import timedelta
 from pathlib import Path
@@ -41,7 +41,7 @@ from tqdm import tqdm
 from transformers import AutoModelForSeq2SeqLM, GenerationConfig, PreTrainedModel, set_seed
 
 from ..generation_ode_transformer import MAX_LEN_OPTIONS, OdeTransformerGenerationMixin, position_limit
-from ..model_folders import open_config, open_model
+from ..model_folders import open_config, open_model, source_note
 from ..options import declarations
 from ..own_schemes import IMPORTED
 from ..text_files import iterate_aligned_lines, lock_file, parse_json, parse_overrides, read_lines
@@ -80,8 +80,8 @@ def load_models(args: SearchArguments) -> list[PreTrainedModel]:
             )
         model = open_model(AutoModelForSeq2SeqLM, name, dtype=DTYPES[args.dtype], **args.hub_options)
         models.append(model.to(device))
-        if args.optimize_for_cpu and device.type == "cpu":
-            optimize_for_cpu(model)
+        if args.weights != "keep" or (args.optimize_for_cpu and device.type == "cpu"):
+            optimize_for_cpu(model, args.weights)
     return models
 
 
@@ -127,13 +127,6 @@ def set_generation_options(config: GenerationConfig, args: SearchArguments) -> N
         config.max_len_a, config.max_len_b = 0, 200  # fairseq's
 
 
-def plain_tensors(tensor: torch.Tensor) -> list[torch.Tensor]:
-    """The tensors that hold the values of a tensor: several if it is quantized."""
-    if not hasattr(tensor, "__tensor_flatten__"):
-        return [tensor]
-    return [each for name in tensor.__tensor_flatten__()[0] for each in plain_tensors(getattr(tensor, name))]
-
-
 def open_generator(args: SearchArguments) -> TextGenerator:
     """The model or the ensemble, with its tokenizers.
 
@@ -173,38 +166,21 @@ def open_generator(args: SearchArguments) -> TextGenerator:
     )
 
 
-def pack(generator: TextGenerator, args: SearchArguments) -> None:
-    """Packs the weights if the arguments say so. They cannot be hashed after that."""
-    if args.weights != "keep":
-        optimize_for_cpu(generator.model, args.weights)
-
-
-def digest(parts: Iterable[Any]) -> str:
-    """A hash of texts, numbers and lists of these, or of memory."""
-    found = hashlib.blake2b(digest_size=16)
-    for part in parts:
-        found.update(part if isinstance(part, memoryview) else repr(part).encode())
-    return found.hexdigest()
-
-
 def note_of(generator: TextGenerator, args: SearchArguments, records: list[dict], encoded: Encoded) -> dict[str, Any]:
-    """Everything that outputs depend on: options, versions and imported schemes, and hashes of the sources and of how
-    they are encoded, of the models and of the target vocabulary."""
-
-    def models() -> Iterator[Any]:
-        yield generator.model.generation_config.to_json_string()
-        for model in getattr(generator.model, "members", [generator.model]):
-            yield model.config.to_json_string()
-            for name, tensor in model.state_dict().items():
-                yield name
-                for part in plain_tensors(tensor):
-                    yield memoryview(part.cpu().flatten().view(torch.uint8).numpy())
-
-    declared = declarations(type(args))
+    """Everything that outputs depend on: options, versions and imported schemes, hashes of the sources and of how they
+    are encoded, and of the files of the models."""
+    declared, sources = declarations(type(args)), hashlib.blake2b(digest_size=16)
+    for each in zip(records, encoded):
+        sources.update(repr(each).encode())
     options = {f"--{name}": value for name, value in vars(args).items() if declared[name]["affects"] != "call"}
-    hashes = {"input": digest(zip(records, encoded)), "models": digest(models())}
-    hashes["tokenizers"] = digest(sorted(generator.target_tokenizer.get_vocab().items()))
-    return options | {"device": str(generator.model.device), "schemes": IMPORTED} | versions() | hashes
+    models = [generator.model.generation_config.to_json_string(), *map(source_note, args.model_name_or_path)]
+    of_run = {
+        "device": str(generator.model.device),
+        "schemes": IMPORTED,
+        "input": sources.hexdigest(),
+        "models": models,
+    }
+    return options | of_run | versions()
 
 
 def choose(args: GenerateArguments) -> Callable[[str, Outputs], Outputs]:
@@ -382,7 +358,6 @@ def write_outputs(
     elif is_first:
         cast(Any, sys.stdout).reconfigure(encoding="utf-8", newline="\n")
     start = of_the_first(start)
-    pack(generator, args)
     counts = [len(parts) for parts, *_ in encoded]
     with tqdm(total=sum(counts), initial=sum(counts[:start]), unit="line", disable=not is_first) as bar:
         for window in generator.windows(encoded, start, bar.update):
@@ -416,7 +391,6 @@ def write_outputs(
 
 def interact(generator: TextGenerator, args: GenerateArguments) -> None:
     """Asks for sources and prints outputs until an empty line, the end of the input or Ctrl-C."""
-    pack(generator, args)
     chosen = choose(args)
     try:
         while (source := input("> ")).strip():

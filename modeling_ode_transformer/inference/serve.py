@@ -31,7 +31,7 @@ from transformers import GenerationConfig, set_seed
 
 from ..texts_ode_transformer import Outputs, TextTooLong
 from .arguments import ServeArguments
-from .generate import BATCH_SIZE, open_generator, pack
+from .generate import BATCH_SIZE, open_generator
 
 
 try:
@@ -255,7 +255,6 @@ def serve(args: ServeArguments) -> None:
     """
     set_seed(args.seed)
     generator = open_generator(args)
-    pack(generator, args)
     generator.truncation = False
 
     def generate(texts: list[str], prefixes: list[str], options: dict[str, Any]) -> list[Outputs]:

@@ -27,13 +27,9 @@ from .m2 import Edit, M2Sentence
 from .metric_utils import check_lists, reference_lists, warn_of_untokenized
 
 
-# The criteria for a correct edit, by ERRANT's names.
-CRITERIA = {
-    "cs": "same tokens, same correction",
-    "cse": "same tokens, same correction, same type",
-    "ds": "same tokens",
-    "dt": "the same token, each by itself",
-}
+# The criteria for a correct edit, by ERRANT's names: the same tokens and correction; these and the type; the same
+# tokens; the same token, each by itself.
+CRITERIA = ("cs", "cse", "ds", "dt")
 
 # The granularity of types, by ERRANT's numbers.
 TYPES = {"operation": 1, "main": 2, "all": 3}

@@ -50,12 +50,11 @@ def config_with_overrides(args: BaseModelArguments, values_of_tokenizer: dict) -
     return type(known).from_dict(values | values_of_tokenizer | overrides)
 
 
-def check_model(args: BaseModelArguments, **values) -> PreTrainedConfig:
-    """Opens the configuration of the checkpoint, or makes that of the new model, with `values`, and returns it:
-    mistakes come to light before anything is written."""
+def check_model(args: BaseModelArguments) -> PreTrainedConfig:
+    """The configuration of the checkpoint or of the new model: mistakes come to light before anything is written."""
     if args.model_name_or_path:
         return open_config(args.model_name_or_path, **args.hub_options)
-    return config_with_overrides(args, values)
+    return config_with_overrides(args, {})
 
 
 def load_checkpoint(auto_class: Any, run: Run) -> PreTrainedModel:

@@ -6,17 +6,17 @@ declares what it affects (`options.AFFECTS`). `differences` compares two runs in
 one continue from a checkpoint of the other, are the metrics those of the other, did both hold out the same examples?
 """
 
-import hashlib
 import json
 import re
 from datetime import date
-from functools import cache, lru_cache
+from functools import cache
 from pathlib import Path
 
 from accelerate import PartialState
 from accelerate.utils import broadcast_object_list
 from transformers import TrainingArguments
 
+from ..model_folders import file_note, source_note
 from ..options import declarations
 from ..versions import versions
 from . import TASKS, find_task
@@ -31,24 +31,6 @@ SHARED = "training and validation"
 # compared by what is in them.
 MODELS = ("model_name_or_path", "config_name", "tokenizer_name", "target_tokenizer_name", "teacher")
 SOURCES = (*MODELS, "import_schemes", "word_vectors")
-# The files of a folder of MODELS that count.
-MODEL_FILES = ("config.json", "*.safetensors", "pytorch_model*.bin", "tokenizer*", "*.model", "target_tokenizer/*")
-
-
-@lru_cache
-def file_hash(path: Path, *state) -> str:
-    """A hash of what is in a file, whose `state` says whether it is still the same."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
-
-
-def file_note(path: Path, name: str | None = None) -> dict:
-    """Name, size in bytes and hash of a file; only the name of a pipe, which can be read only once."""
-    note = {"name": name or path.name}
-    if not path.is_file():
-        return note
-    stat = path.stat()
-    return note | {"size": stat.st_size, "blake2b": file_hash(path, stat.st_size, stat.st_mtime_ns)}
 
 
 def data_note(data_args: BaseDataArguments, args: TrainingArguments) -> dict[str, list[dict]]:
@@ -78,16 +60,6 @@ def data_note(data_args: BaseDataArguments, args: TrainingArguments) -> dict[str
 def shared_data_note(data_args: BaseDataArguments, args: TrainingArguments) -> dict[str, list[dict]]:
     """`data_note` of the first process: files are read once, not by each process."""
     return broadcast_object_list([data_note(data_args, args) if PartialState().is_main_process else None])[0]
-
-
-def source_note(name: str) -> str:
-    """A name of the Hub as it is; of a file, or of a folder of a model, its name and a hash of what is in it."""
-    path = Path(name)
-    files = [path] if path.is_file() else sorted({each for pattern in MODEL_FILES for each in path.glob(pattern)})
-    notes = [file_note(each) for each in files if each.is_file()]
-    if not notes:
-        return name
-    return f"{path.name} ({hashlib.blake2b(json.dumps(notes).encode(), digest_size=8).hexdigest()})"
 
 
 def run_arguments(

@@ -36,7 +36,7 @@ from ...options import option
 from ...text_files import iterate_lines, parse_overrides
 from ...tokenization_ode_transformer import MODEL_TYPES, OdeTransformerTokenizer
 from ..arguments import BaseModelArguments, PreparedDataArguments, check_run
-from ..data import TrainingExamples, read_dataset
+from ..data import TrainingExamples, read_records
 from ..losses import summed_divergence
 from ..models import check_model, check_vocabulary, config_with_overrides, load_checkpoint, word_level_tokenizer
 from ..preparation import BATCH_ROWS, in_batches, open_rows, prepare_data, tokenizer_hash, write_rows
@@ -150,20 +150,15 @@ def with_text(lines: Iterable[str], name: str) -> Iterator[str]:
 
 
 def read_column(args: DataArguments, split: str) -> Iterator[str]:
-    """The lines in the text column of a dataset; raises a ValueError if it has no such column."""
-    records = read_dataset(args, split)
-    if args.text_column not in records.column_names:
-        raise ValueError(
-            f"{args.dataset_name} ({split}) has no column {args.text_column!r} (--text_column), only "
-            f"{', '.join(records.column_names)}."
-        )
-    for batch in records.select_columns([args.text_column]).iter(BATCH_ROWS):
-        for text in batch[args.text_column]:
-            if not isinstance(text, str):
-                raise ValueError(
-                    f"{args.dataset_name} ({split}): {args.text_column!r} holds {text!r}, which is not a text."
-                )
-            yield from text.removesuffix("\n").split("\n")
+    """The lines in the text column of a dataset; raises a ValueError if it has no such column, or no text in it."""
+    for record in read_records(args, split):
+        text = record.get(args.text_column)
+        if not isinstance(text, str):
+            raise ValueError(
+                f"{args.dataset_name} ({split}): {args.text_column!r} (--text_column) holds {text!r}, which is not a "
+                f"text. Its columns are {', '.join(record)}."
+            )
+        yield from text.removesuffix("\n").split("\n")
 
 
 def read_split(args: DataArguments, split: str) -> list[str] | TrainingExamples:
