@@ -129,12 +129,8 @@ class BaseDataArguments:
 
     def max_samples(self, split: str) -> int | None:
         """How many texts of "train", "validation" or "test" to use; None: all."""
-        limits = {
-            "train": self.max_train_samples,
-            "validation": self.max_eval_samples,
-            "test": self.max_predict_samples,
-        }
-        return limits[split]
+        names = {"train": "max_train_samples", "validation": "max_eval_samples", "test": "max_predict_samples"}
+        return getattr(self, names[split])
 
 
 @dataclass

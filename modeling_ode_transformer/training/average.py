@@ -4,7 +4,7 @@
     ode-transformer average DIR --last 5 --output_dir averaged
 
 averages the newest five `checkpoint-*` folders of a training run. Given several folders, it averages those. Only
-safetensors files are read, one tensor of each at a time; nothing is unpickled.
+safetensors files are read, one tensor at a time; nothing is unpickled.
 """
 
 import shutil
@@ -148,18 +148,23 @@ def mean_of(models: Sequence[SavedModel], name: str) -> torch.Tensor:
     Raises:
         ValueError: shapes or integers differ, or a value is not a number.
     """
-    tensors = [model.read[name]() for model in models]
-    check_same(models, [{name: tuple(tensor.shape)} for tensor in tensors])
-    for model, tensor in zip(models, tensors):
-        if tensor.is_floating_point() and tensor.isnan().any():
+    total: Any = None
+    for model in models:
+        tensor = model.read[name]()
+        is_real = tensor.is_floating_point()
+        if is_real and tensor.isnan().any():
             raise ValueError(f"{model.folder} cannot be averaged: {name} holds NaN values.")
-        if not tensor.is_floating_point() and not torch.equal(tensor, tensors[0]):
+        if total is None:
+            total = tensor.to(torch.float64, copy=True) if is_real else tensor
+            continue
+        check_same([models[0], model], [{name: tuple(each.shape)} for each in (total, tensor)])
+        if is_real:
+            total += tensor
+        elif not torch.equal(tensor, total):
             raise ValueError(
                 f"{models[0].folder} and {model.folder} cannot be averaged: their integers differ in {name}."
             )
-    if not tensors[0].is_floating_point():
-        return tensors[0]
-    return (sum(tensor.double() for tensor in tensors) / len(tensors)).to(tensors[-1].dtype)
+    return (total / len(models)).to(tensor.dtype) if is_real else total
 
 
 def average_checkpoints(checkpoints: Sequence[str | Path], output_dir: str | Path, overwrite: bool = False) -> None:

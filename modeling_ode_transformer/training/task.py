@@ -3,7 +3,6 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import datasets
@@ -55,10 +54,6 @@ class Run:
     def target_tokenizer(self) -> PreTrainedTokenizerBase:
         """The only tokenizer, or that of the targets."""
         return self.tokenizers[-1]
-
-    @property
-    def output_dir(self) -> Path:
-        return Path(self.args.output_dir)
 
 
 @dataclass(frozen=True)

@@ -81,7 +81,7 @@ def seq2seq_task(
         read_split=read_split,
         make_tokenizers=make_tokenizers,
         load_tokenizers=load_tokenizers_of_run,
-        load_model=load_model_of_run,
+        load_model=load_model,
         encode=encode,
         make_trainer=make_trainer,
         evaluate=evaluate,
@@ -157,26 +157,19 @@ def new_config(args: Seq2SeqModelArguments, tokenizer, target_tokenizer) -> PreT
 
 
 def load_model(run: Run) -> PreTrainedModel:
-    """The checkpoint's model in float32, or a new one; raises a ValueError if the vocabularies do not fit."""
+    """The checkpoint's model in float32, or a new one. Its configuration names the task's pipeline, and its generation
+    configuration holds the search that the arguments ask for; raises a ValueError if the vocabularies do not fit."""
     tokenizer, target_tokenizer = run.tokenizer, run.target_tokenizer
     if run.model_args.model_name_or_path:
         model = load_checkpoint(AutoModelForSeq2SeqLM, run)
         check_target_tokenizer(model, tokenizer, target_tokenizer)
     else:
         model = AutoModelForSeq2SeqLM.from_config(new_config(run.model_args, tokenizer, target_tokenizer))
-    embeddings = {"source": model.get_input_embeddings(), "target": model.get_output_embeddings()}
-    for side, pieces in (("source", tokenizer), ("target", target_tokenizer)):
-        check_vocabulary(pieces, embeddings[side], side)
-    return model
-
-
-def load_model_of_run(run: Run):
-    """The model of a run. Its configuration names the task's pipeline, and its generation configuration holds the
-    search that the arguments ask for."""
-    model = load_model(run)
+    check_vocabulary(tokenizer, model.get_input_embeddings(), "source")
+    check_vocabulary(target_tokenizer, model.get_output_embeddings(), "target")
     add_pipeline(model.config, run.task.name)
-    if marks_languages(run.tokenizer):
-        begin_with_language(model, run.tokenizer)
+    if marks_languages(tokenizer):
+        begin_with_language(model, tokenizer)
     logger.info("%s parameters", f"{model.num_parameters():,}")
     set_generation_options(model.generation_config, run.data_args, run.args)
     return model
@@ -326,7 +319,7 @@ def evaluate(run: Run, split: str, prefix: str) -> dict:
             lines = [text for _, text in sorted(zip(dataset["index"], texts))]
             text = "".join(f"{line}\n" for line in lines)
             file = f"{re.sub('^test', 'generated', split)}_predictions.txt"
-            (run.output_dir / file).write_text(text, encoding="utf-8", newline="\n")
+            Path(run.args.output_dir, file).write_text(text, encoding="utf-8", newline="\n")
         scores = score(run, texts, dataset, split)
         metrics |= {f"{prefix}_{name}": value for name, value in scores.items()}
         metrics[f"{prefix}_generation"] = generation_text(trainer.eval_generation_config)
