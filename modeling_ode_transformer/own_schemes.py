@@ -6,11 +6,12 @@ from hashlib import blake2b
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 from .integration_ode_transformer import COEFFICIENTS, HISTORIES, SCHEMES
 
 
-TABLES = {"SCHEMES": SCHEMES, "COEFFICIENTS": COEFFICIENTS, "HISTORIES": HISTORIES}
+TABLES: dict[str, dict[str, Any]] = {"SCHEMES": SCHEMES, "COEFFICIENTS": COEFFICIENTS, "HISTORIES": HISTORIES}
 # Hashes of the code of imported files, by their names.
 IMPORTED: dict[str, str] = {}
 
