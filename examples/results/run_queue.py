@@ -368,6 +368,7 @@ def all_runs() -> list[Run]:
         "multi30k_en_de_fast": {
             **{name: TATOEBA[name] for name in ("residual", "rk2", "rk4", "rk2_gate")},
             "rk2_learned_step2": "encoder_coefficients=learned,step_size=2",
+            "rk2_plain": "encoder_coefficients=fixed,layer_history=none",
         },
         "ptb_fast": PTB,
     }
