@@ -28,11 +28,7 @@ from modeling_ode_transformer import (
     OdeTransformerDecoderConfig,
     OdeTransformerForConditionalGeneration,
 )
-from modeling_ode_transformer.integration_ode_transformer import (
-    SCHEMES,
-    ButcherTableau,
-    resolve_scheme,
-)
+from modeling_ode_transformer.integration_ode_transformer import SCHEMES, ButcherTableau, resolve_scheme
 
 
 # It waits for seconds after some readings, which is for processes that end.

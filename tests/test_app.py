@@ -112,11 +112,7 @@ def test_attention_is_what_generate_attended_with(name, load):
     (output,) = text_model.search(source_ids, 1, 1, 1.0, 9)
     explanation = text_model.explain(source_ids, output)
     steps = text_model.model.generate(
-        torch.tensor([source_ids]),
-        num_beams=1,
-        max_new_tokens=9,
-        output_attentions=True,
-        return_dict_in_generate=True,
+        torch.tensor([source_ids]), num_beams=1, max_new_tokens=9, output_attentions=True, return_dict_in_generate=True
     ).cross_attentions
     expected = np.concatenate([torch.cat(layers).numpy() for layers in steps], axis=2)
     assert explanation.attentions.shape == (2, 2, len(output.token_ids), len(source_ids)) or name == "m2m100"

@@ -19,17 +19,9 @@ from transformers import (
     StoppingCriteriaList,
 )
 
-from modeling_ode_transformer import (
-    OdeTransformerForCausalLM,
-    OdeTransformerForConditionalGeneration,
-)
+from modeling_ode_transformer import OdeTransformerForCausalLM, OdeTransformerForConditionalGeneration
 from modeling_ode_transformer.inference import beam_search as search_module
-from modeling_ode_transformer.inference.beam_search import (
-    BeamCache,
-    BeamSearch,
-    beam_search,
-    searches_beams,
-)
+from modeling_ode_transformer.inference.beam_search import BeamCache, BeamSearch, beam_search, searches_beams
 from modeling_ode_transformer.texts_ode_transformer import generate_with_scores
 
 from .conftest import assert_close, tiny_config
@@ -167,9 +159,6 @@ def draw_options(rng):
     return options
 
 
-# What is found is what transformers finds
-
-
 @pytest.mark.filterwarnings("ignore:Unfeasible length constraints")
 @pytest.mark.parametrize("name", CONFIGS)
 def test_tokens_and_scores_are_those_of_transformers_search(name):
@@ -235,8 +224,6 @@ def test_positions_that_are_used_up_are_refused_only_if_an_output_needs_them(sou
     early = {"eos_token_id": list(range(2, 40)), "early_stopping": True}
     assert model.generate(**source, **early, **options).shape[1] < 14
 
-
-# Where transformers' search is used
 
 NO_DROPOUT = {"dropout": 0.0, "attention_dropout": 0.0, "activation_dropout": 0.0}
 FALLBACKS = {
@@ -343,9 +330,6 @@ def test_attention_that_takes_no_added_mask_is_left_to_transformers():
         assert searches_beams(lively(attn_implementation=attention), num_beams=3) is ours
 
 
-# What the search costs
-
-
 def test_the_encoder_output_is_projected_once_for_each_source(source):
     model = lively()
     projected, queries = [], []
@@ -386,9 +370,6 @@ def test_steps_after_the_end_change_nothing(early_stopping, source, monkeypatch)
         tokens, others = generate_with_scores(model, source, **options)
         assert torch.equal(tokens, expected)
         assert_close(others, scores, scale=10)
-
-
-# Searches beside and inside of each other
 
 
 def test_two_searches_at_the_same_time_have_their_own_results(source):

@@ -138,10 +138,7 @@ def test_publish_passes_its_options_on(monkeypatch, capsys):
     monkeypatch.setattr("modeling_ode_transformer.hub.publish.publish", lambda *args, **options: found.update(options))
     command = ["publish", "run", "--repo_id", "me/model"]
     cli.run(command)
-    assert found == {
-        **{"private": False, "update": False},
-        "dtype": "auto",
-    }
+    assert found == {**{"private": False, "update": False}, "dtype": "auto"}
     cli.run([*command, "--private", "--update", "--dtype", "bfloat16"])
     assert found == {"private": True, "update": True, "dtype": "bfloat16"}
 

@@ -53,9 +53,6 @@ def recording(monkeypatch):
     monkeypatch.setattr(compiled_search, "RECORDING_DEVICES", {"cpu"})
 
 
-# What is found
-
-
 @pytest.mark.parametrize("name", ["learned positions", "iiet repeated"])
 def test_compiled_searches_find_what_others_find(name, tracing):
     """Tokens and scores of a search with options, sources and prompts drawn at random."""
@@ -109,9 +106,6 @@ def test_faster_products_are_in_the_graph(weights, product, source, tracing):
     called = [str(node.target) for node in tracing.graphs[0].graph.nodes]
     assert sum(f"ode_transformer.{product}" in name for name in called) > 4
     assert not any(name.endswith("linear") and "ode_transformer" not in name for name in called)
-
-
-# Packed copies of weights
 
 
 def copying_model(dtype, **fields):
@@ -237,9 +231,6 @@ def test_the_best_of_many_logits_are_those_of_all(size, dtype):
     torch.testing.assert_close(found.double(), log_probs.topk(8).values, rtol=1e-6, atol=1e-6)
     torch.testing.assert_close(log_probs.gather(1, tokens), found.double(), rtol=1e-6, atol=1e-6)
     assert all(max(row) < size and (len(set(row)) == 8 or i == 1) for i, row in enumerate(tokens.tolist()))
-
-
-# What is compiled
 
 
 def test_one_graph_serves_all_steps_lengths_and_batches(source, tracing):

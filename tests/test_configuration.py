@@ -95,10 +95,7 @@ def test_a_preset_without_an_encoder_has_its_scheme_and_sizes_in_the_decoder():
         ({"decoder_solver": "iiet", "layer_history": "none"}, "decoder_solver='iiet' corrects .*layer_history='none'"),
         ({"encoder_solver": {"predictor": "iiet", "corrector_iterations": 1}}, "'iiet' corrects its steps itself"),
         ({"encoder_solver": {"predictor": "rk2", "corrector_iterations": 0}}, "corrector_iterations=0 must be an int"),
-        (
-            {"decoder_solver": "leapfrog", "vector_field": "ffn"},
-            "choose one of layer, sublayers, macaron",
-        ),
+        ({"decoder_solver": "leapfrog", "vector_field": "ffn"}, "choose one of layer, sublayers, macaron"),
         (
             {"layer_history": "gru"},
             "choose one of learned_dense, dense, none, depth_weighted, dynamic_dense, attention",

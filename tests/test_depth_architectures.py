@@ -46,10 +46,7 @@ ARCHITECTURES = {
     "Gemma 3": (
         "decoder",
         "Gemma3Text",
-        {
-            **{**DECODER, "head_dim": 8, "sliding_window": 6},
-            "layer_types": ["sliding_attention", "full_attention"],
-        },
+        {**{**DECODER, "head_dim": 8, "sliding_window": 6}, "layer_types": ["sliding_attention", "full_attention"]},
     ),
     "Phi 3": ("decoder", "Phi3", DECODER),
     "SmolLM3": ("decoder", "SmolLM3", DECODER),

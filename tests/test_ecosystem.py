@@ -10,11 +10,7 @@ from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import WhitespaceSplit
 from tokenizers.processors import TemplateProcessing
 from torch import nn
-from transformers import (
-    AutoModelForSeq2SeqLM,
-    PreTrainedTokenizerFast,
-    TorchAoConfig,
-)
+from transformers import AutoModelForSeq2SeqLM, PreTrainedTokenizerFast, TorchAoConfig
 from transformers.generation import CompileConfig
 
 from modeling_ode_transformer import OdeTransformerForCausalLM, OdeTransformerForConditionalGeneration
@@ -36,9 +32,6 @@ def sources(*lengths):
     mask = torch.arange(max(lengths)) < torch.tensor(lengths)[:, None]
     ids = torch.randint(4, 61, mask.shape, generator=generator)
     return {"input_ids": ids.masked_fill(~mask, 1), "attention_mask": mask.long()}
-
-
-# PEFT
 
 
 @pytest.fixture
@@ -168,9 +161,6 @@ def test_a_merged_model_is_saved_with_its_output_projection(peft, form, options,
     assert_close(loaded(**ids).logits, merged(**ids).logits)
 
 
-# accelerate
-
-
 @pytest.mark.parametrize(
     "form",
     [
@@ -201,9 +191,6 @@ def test_big_model_loading_changes_nothing(form, tmp_path, batch):
         for placed in models:
             assert_close(placed.eval()(**batch).logits, expected)
             assert torch.equal(placed.generate(**sources(9, 7, 4), num_beams=2, max_new_tokens=5), tokens)
-
-
-# torch.compile
 
 
 def graphs_compiled():
@@ -242,9 +229,6 @@ def test_generation_with_a_static_cache_compiles_one_step(fresh_compiler):
         actual = model.generate(**inputs, cache_implementation="static", compile_config=compiling)
         assert torch.equal(actual, expected)
         assert graphs_compiled() == 1
-
-
-# Quantizers
 
 
 @pytest.mark.parametrize("form, activations", [({"coefficients": "sigmoid"}, False), (SEPARATE, True)], ids=str)
@@ -301,8 +285,6 @@ def test_an_adapter_is_trained_on_a_model_of_eight_bits(peft, tmp_path):
         optimizer.zero_grad()
     assert losses[-1] < 0.9 * losses[0]
 
-
-# transformers' example scripts
 
 # What run_translation.py and run_summarization.py do with a folder, in a process without the package.
 EXAMPLE_SCRIPT = """

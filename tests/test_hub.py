@@ -34,12 +34,7 @@ PUBLISHED = (
     "modeling_ode_transformer",
     "schemes_ode_transformer",
 )
-PUBLISHED_CSA_ODE = (
-    "configuration_csa_ode",
-    "integration_ode_transformer",
-    "modeling_csa_ode",
-    "solvers_csa_ode",
-)
+PUBLISHED_CSA_ODE = ("configuration_csa_ode", "integration_ode_transformer", "modeling_csa_ode", "solvers_csa_ode")
 
 
 def test_importing_prints_nothing_and_stays_cheap(tmp_path):

@@ -224,9 +224,6 @@ def test_the_decoder_attends_to_both_encoders_as_in_the_equations(form, batch):
     assert layers == [form["recurrence_decoder_layers"] == "all", True]
 
 
-# Outputs of the encoder
-
-
 @pytest.mark.parametrize("hidden_states", [False, True])
 def test_encoder_outputs_are_taken_as_they_come(hidden_states, batch):
     model = build(**KINDS["biarn"])

@@ -7,10 +7,7 @@ import pytest
 import torch
 from transformers import CompileConfig, DynamicCache, EncoderDecoderCache
 
-from modeling_ode_transformer import (
-    EnsembleForConditionalGeneration,
-    OdeTransformerRecurrenceForConditionalGeneration,
-)
+from modeling_ode_transformer import EnsembleForConditionalGeneration, OdeTransformerRecurrenceForConditionalGeneration
 
 from .test_beam_search import generate, lively
 from .test_recurrence import FORMS, KINDS, SOME_FORMS, without_recurrence

@@ -24,9 +24,6 @@ def build_without(**fields):
     return randomize(OdeTransformerForConditionalGeneration(tiny_config(**fields)))
 
 
-# Starting from a trained model without it
-
-
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("layers", ["top", "all"])
 def test_a_trained_model_starts_with_its_own_outputs(kind, layers, tmp_path, batch):
@@ -77,9 +74,6 @@ def test_new_parameters_have_their_initial_values(tmp_path):
                 else:
                     bound = (6 / sum(parameter.shape[-2:])) ** 0.5
                     assert 0.99 * bound < parameter.abs().max().item() <= bound, name
-
-
-# Compiled, exported, saved, converted
 
 
 def test_the_forward_pass_exports(batch):

@@ -339,10 +339,7 @@ def test_speed_and_memory_are_those_of_the_benchmark(size):
     measures = read_runs("table6.json")
     search, training = (
         {row["model"]: row for row in measures[f"{size}, {measure}"]}
-        for measure in (
-            "beam 4, batch 64, bfloat16: sentences",
-            "training step of 256 pairs, bfloat16: target tokens",
-        )
+        for measure in ("beam 4, batch 64, bfloat16: sentences", "training step of 256 pairs, bfloat16: target tokens")
     )
     rows = table_below(PAGE, f"### On a GPU, {size}")
     assert [row[""] for row in rows] == list(search)

@@ -107,9 +107,6 @@ def tokenizer(model) -> OdeTransformerTokenizer:
     return OdeTransformerTokenizer.from_sentencepiece(model)
 
 
-# Ids
-
-
 def test_vocabulary_is_that_of_sentencepiece(tokenizer, reference):
     pieces = [reference.id_to_piece(i) for i in range(reference.get_piece_size())]
     assert tokenizer.convert_ids_to_tokens(list(range(len(tokenizer)))) == pieces
@@ -125,9 +122,7 @@ def test_eos_ends_every_text_of_a_pair(tokenizer, reference):
 
 
 @pytest.mark.parametrize(
-    "texts",
-    [sentences(1, 500), random_unicode(2, 500), HARD_TEXTS],
-    ids=["sentences", "random_unicode", "hard_texts"],
+    "texts", [sentences(1, 500), random_unicode(2, 500), HARD_TEXTS], ids=["sentences", "random_unicode", "hard_texts"]
 )
 def test_ids_are_those_of_sentencepiece(tokenizer, reference, texts):
     assert_same_ids(tokenizer, reference, texts)
@@ -188,9 +183,6 @@ def test_where_unigram_ids_differ_the_two_segmentations_are_equally_good():
         assert tokenizer.decode(ids) == text
 
 
-# Round trip
-
-
 def test_texts_come_back(tokenizer):
     texts = HARD_TEXTS + random_unicode(5, 500) + sentences(6, 100)
     assert tokenizer.batch_decode(tokenizer(texts, padding=True).input_ids, skip_special_tokens=True) == texts
@@ -217,9 +209,6 @@ def test_special_tokens_in_a_text_are_read_as_such_and_decode_exactly(tokenizer,
     plain = tokenizer(text, split_special_tokens=True, add_special_tokens=False).input_ids
     assert min(plain) > 3
     assert tokenizer.decode(plain, skip_special_tokens=True) == text
-
-
-# Training
 
 
 @pytest.mark.parametrize("model_type", MODEL_TYPES)
@@ -292,9 +281,6 @@ def test_train_says_what_is_wrong(arguments, message):
         OdeTransformerTokenizer.train(**{"texts": sentences(0, 50), "vocab_size": 400, **arguments})
 
 
-# SentencePiece models
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -319,9 +305,6 @@ def test_from_sentencepiece_reads_a_file(tmp_path, model, reference):
 def test_from_pretrained_of_a_folder_without_tokenizer_fails(tmp_path):
     with pytest.raises(OSError, match=r"holds no tokenizer\.json"):
         OdeTransformerTokenizer.from_pretrained(tmp_path)
-
-
-# Saving
 
 
 def test_saved_tokenizer_is_unchanged_when_loaded(tmp_path, tokenizer):

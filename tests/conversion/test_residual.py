@@ -74,9 +74,6 @@ def capture_warnings(monkeypatch):
     return messages
 
 
-# The same function
-
-
 @EVERY_FAMILY
 @pytest.mark.parametrize(
     "fields, dtype",
@@ -129,9 +126,6 @@ def test_a_bias_of_zeros_is_left_out():
     assert_close(model(**batch).logits, reference(**batch).logits)
 
 
-# Generation
-
-
 @pytest.mark.parametrize(
     "family, arguments",
     [
@@ -167,9 +161,6 @@ def test_a_left_padded_prompt_of_a_language_model_is_continued_as_alone(position
     padded = torch.tensor([[5, 9, 11, 7], [1, 1, 8, 6]])
     together = model.generate(padded, attention_mask=(padded != 1).long())
     assert together[:, 4:].tolist() == alone
-
-
-# Training
 
 
 @EVERY_FAMILY
@@ -224,9 +215,6 @@ def test_embeddings_and_their_bias_are_resized_together():
     assert_close(actual[..., :61], expected[..., :61])
 
 
-# What is logged and refused
-
-
 @pytest.mark.parametrize(
     "arguments, field",
     [
@@ -268,9 +256,6 @@ def test_models_with_more_than_their_family_are_refused():
         convert(reference)
 
 
-# Folders
-
-
 @EVERY_FAMILY
 def test_a_folder_is_converted_saved_and_opened_again(family, tmp_path):
     reference = original(family, torch.bfloat16, dropout=0.3)
@@ -285,9 +270,6 @@ def test_a_folder_is_converted_saved_and_opened_again(family, tmp_path):
     for batch in batches(reference):
         torch.testing.assert_close(loaded(**batch).logits, model(**batch).logits, rtol=0, atol=0)
         assert_close(loaded(**batch).logits, reference(**batch).logits, scale=2)
-
-
-# And back
 
 
 @pytest.mark.parametrize("tie", [True, False])

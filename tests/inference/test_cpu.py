@@ -37,9 +37,6 @@ def inputs_of(model, batch):
     return batch if model.config.is_encoder_decoder else {"input_ids": batch["decoder_input_ids"]}
 
 
-# The whole model
-
-
 @pytest.mark.parametrize("model_class, form", FORMS)
 def test_outputs_and_gradients_are_the_same(model_class, form, batch, onednn_calls):
     results = []

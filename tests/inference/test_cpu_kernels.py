@@ -19,9 +19,6 @@ from ..operators import CountOperators
 from .conftest import optimized
 
 
-# Linear layers
-
-
 def fast(*args, **kwargs):
     return optimize_for_cpu(nn.Linear(*args, **kwargs))
 
@@ -95,9 +92,6 @@ def test_forward_mode_derivatives_are_those_of_backpropagation(batch):
         assert (tangent * weights).sum().item() == pytest.approx(expected, rel=1e-4)
 
 
-# Attention of few queries
-
-
 @pytest.fixture
 def attention_calls(monkeypatch):
     calls, function = [], cpu.few_queries_attention
@@ -159,9 +153,6 @@ def test_attention_of_few_queries_is_for_few_queries_without_gradients_and_dropo
             assert not attention_calls
 
 
-# Loss
-
-
 @pytest.mark.parametrize(
     "vocab_size, dtype, number",
     [
@@ -194,9 +185,6 @@ def test_labels_that_are_not_those_of_the_logits_are_refused(kept):
     ids = torch.randint(4, 1000, (1, 31))
     with pytest.raises(ValueError, match=f"Logits of {kept} tokens need as many labels, not .31,"):
         model(ids, labels=ids, logits_to_keep=kept)
-
-
-# Dropout
 
 
 @pytest.mark.parametrize("p", [0.1, 0.3, 0.5])

@@ -96,9 +96,6 @@ def test_packed_weights_in_bfloat16_have_the_same_numbers_to_its_rounding(batch,
     assert len(generate(model, batch)) == 3
 
 
-# In 8 bits
-
-
 def by_integers(x, weight, bias, levels):
     """Weights from -127 to 127 with a scale for each output; inputs from 0 to `levels`, zero being one of these."""
     x, weight, bias = x.double(), weight.double(), bias.double()
@@ -169,9 +166,6 @@ def test_the_model_of_8_bits_is_near(model_class, batch, warned):
         assert {len(row) for row in generate(model, batch)} == {9 if model_class is MODELS[0] else 14}
 
 
-# What a packed model cannot do
-
-
 @pytest.mark.parametrize("weights", PACKED)
 def test_a_packed_model_is_not_saved(weights, batch, tmp_path):
     model = optimize_for_cpu(build(), weights)
@@ -201,9 +195,6 @@ def test_what_cannot_be_packed_stays_with_a_warning(weights, dtype, has_onednn, 
     assert list(after) == list(before) and all(after[name] is before[name] for name in before)
     assert not any(isinstance(module, PackedLinear) for module in model.modules())
     assert list(model.state_dict())
-
-
-# Weights that are not the model's own
 
 
 @pytest.mark.parametrize("targets", [["q_proj", "v_proj"], ["out_proj", "fc1"], ["k_proj", "fc2", "lm_head"]], ids=str)

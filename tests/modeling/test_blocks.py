@@ -6,10 +6,7 @@ import math
 import pytest
 import torch
 from torch import nn
-from transformers import (
-    M2M100Config,
-    M2M100ForConditionalGeneration,
-)
+from transformers import M2M100Config, M2M100ForConditionalGeneration
 
 from modeling_ode_transformer import (
     OdeTransformerForCausalLM,
@@ -242,9 +239,6 @@ def test_dense_history_is_the_start_of_the_learned_one(batch):
     dense.load_state_dict({k: v for k, v in learned.state_dict().items() if not k.endswith("history.weight")})
     assert_close(dense(**batch).last_hidden_state, learned(**batch).last_hidden_state)
     assert learned.encoder.history.weight[2].tolist() == pytest.approx([1 / 3, 1 / 3, 1 / 3, 0])
-
-
-# Embeddings, initialization, dropout
 
 
 def test_positions_are_the_originals(batch):

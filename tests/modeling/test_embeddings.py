@@ -17,9 +17,6 @@ from modeling_ode_transformer import (
 from ..conftest import build, tiny_config
 
 
-# Embeddings
-
-
 def test_resizing_reaches_every_embedding():
     shared = build()
     shared.resize_token_embeddings(70)
@@ -112,11 +109,7 @@ def test_the_sources_vocabulary_is_resized_alone():
 @pytest.mark.parametrize("shared, tied", [(True, True), (True, False), (False, True), (False, False)])
 @pytest.mark.parametrize("model_class", [OdeTransformerForConditionalGeneration, OdeTransformerForCausalLM])
 def test_saved_models_come_back(model_class, shared, tied, tmp_path, batch):
-    fields = {
-        "share_encoder_decoder_embeddings": shared,
-        "tie_word_embeddings": tied,
-        "coefficients": "learned",
-    }
+    fields = {"share_encoder_decoder_embeddings": shared, "tie_word_embeddings": tied, "coefficients": "learned"}
     model = build(model_class, decoder_solver="rk4", **fields)
     model.save_pretrained(tmp_path)
     loaded, information = model_class.from_pretrained(tmp_path, output_loading_info=True)

@@ -177,8 +177,6 @@ def test_norms_over_depth_of_large_states_are_finite_in_half_precision(name, dty
     assert output.dtype == dtype and output.isfinite().all()
 
 
-# Correctors
-
 RUNS = sorted((Path(__file__).parent.parent / "golden" / "correctors").glob("*.safetensors"))
 
 
@@ -203,9 +201,6 @@ def test_a_predictor_may_be_a_tableau(tmp_path):
     model.save_pretrained(tmp_path)
     config = OdeTransformerForConditionalGeneration.from_pretrained(tmp_path).config
     assert config.scheme("decoder") == (SCHEMES["ralston"], None, 1)
-
-
-# Stacks that are repeated
 
 
 @pytest.mark.parametrize("history", CHOICES["layer_history"])

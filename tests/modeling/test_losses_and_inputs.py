@@ -6,14 +6,7 @@ import json
 import pytest
 import torch
 from torch import nn
-from transformers import (
-    AutoConfig,
-    AutoModel,
-    AutoModelForCausalLM,
-    AutoModelForSeq2SeqLM,
-    Trainer,
-    TrainingArguments,
-)
+from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, AutoModelForSeq2SeqLM, Trainer, TrainingArguments
 from transformers.trainer_pt_utils import LabelSmoother
 
 from modeling_ode_transformer import (
@@ -24,9 +17,6 @@ from modeling_ode_transformer import (
 )
 
 from ..conftest import assert_close, build, tiny_config
-
-
-# Loss
 
 
 def test_the_loss_is_the_cross_entropy_of_unshifted_labels(batch):

@@ -80,11 +80,7 @@ def test_overrides():
     assert parse_overrides(json.dumps(expected)) == expected
     assert parse_overrides(None) == {}
     assert parse_overrides("recurrence_steps=None") == {"recurrence_steps": None}
-    assert parse_overrides('stop_strings="End",name=AbC,x=NaN') == {
-        "stop_strings": "End",
-        "name": "AbC",
-        "x": "NaN",
-    }
+    assert parse_overrides('stop_strings="End",name=AbC,x=NaN') == {"stop_strings": "End", "name": "AbC", "x": "NaN"}
 
 
 def test_a_revision_of_a_checkpoint_is_opened():

@@ -159,18 +159,12 @@ def change_json(path: Path, **fields) -> None:
     "spoil, message",
     [
         (lambda newest: (newest / "trainer_state.json").unlink(), r"checkpoint-10 is half-written .*trainer_state"),
-        (
-            lambda newest: truncate(newest / "model.safetensors"),
-            "checkpoint-10 is half-written .*safetensors: ",
-        ),
+        (lambda newest: truncate(newest / "model.safetensors"), "checkpoint-10 is half-written .*safetensors: "),
         (lambda newest: index_weights(newest, "model-00002"), "checkpoint-10 is half-written .*model-00002"),
         (lambda newest: (newest / "model.safetensors").unlink(), "checkpoint-10 holds neither model.safetensors nor"),
         (lambda newest: (newest / "config.json").unlink(), "checkpoint-10 is not a model folder: it holds no config"),
         (lambda newest: change_json(newest / "config.json", dropout=0.5), r"they differ in dropout \(0.1 and 0.5\)"),
-        (
-            lambda newest: add_tensors(newest, extra=torch.zeros(2)),
-            r"they differ in extra \(None and 'a parameter'\)",
-        ),
+        (lambda newest: add_tensors(newest, extra=torch.zeros(2)), r"they differ in extra \(None and 'a parameter'\)"),
         (
             lambda newest: add_tensors(newest, **{"model.decoder.layer_norm.bias": torch.full((32,), torch.nan)}),
             "checkpoint-10 cannot be averaged: model.decoder.layer_norm.bias holds NaN values",

@@ -27,11 +27,7 @@ from transformers.utils import logging
 
 from modeling_ode_transformer import OdeTransformerForConditionalGeneration
 from modeling_ode_transformer.integration_ode_transformer import StageCoefficients
-from modeling_ode_transformer.training.checkpoints import (
-    note_checksums,
-    numbered_checkpoints,
-    rotate_checkpoints,
-)
+from modeling_ode_transformer.training.checkpoints import note_checksums, numbered_checkpoints, rotate_checkpoints
 from modeling_ode_transformer.training.tasks import seq2seq, translation
 from modeling_ode_transformer.training.trainer import TokenSeq2SeqTrainer, TokenSeq2SeqTrainingArguments, score_of_kept
 
