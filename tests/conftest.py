@@ -48,17 +48,9 @@ TABLEAUS = [name for name, scheme in SCHEMES.items() if isinstance(scheme, Butch
 CORRECTORS = [name for name, scheme in SCHEMES.items() if isinstance(scheme, dict)]
 MULTISTEPS = [name for name in SCHEMES if name not in (*TABLEAUS, *CORRECTORS)]
 
-TINY = {
-    "vocab_size": 61,
-    "d_model": 32,
-    "encoder_layers": 3,
-    "decoder_layers": 2,
-    "encoder_attention_heads": 4,
-    "decoder_attention_heads": 2,
-    "encoder_ffn_dim": 48,
-    "decoder_ffn_dim": 40,
-    "max_position_embeddings": 40,
-}
+TINY = {"vocab_size": 61, "d_model": 32, "max_position_embeddings": 40}
+TINY |= {"encoder_layers": 3, "encoder_attention_heads": 4, "encoder_ffn_dim": 48}
+TINY |= {"decoder_layers": 2, "decoder_attention_heads": 2, "decoder_ffn_dim": 40}
 # Marked `slow`: what starts processes, compiles or trains, and what repeats the core's tests on relatives and on
 # converted models. Folders and files, the longest first: they run first, so that no process ends with a long file.
 SLOW = (

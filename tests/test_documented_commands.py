@@ -30,23 +30,7 @@ STUB = """#!/bin/sh
 """
 PROGRAMS = ("ode-transformer", "python", "python3", "torchrun", "accelerate")
 # Not of this project, or with a test of their own (make).
-OTHERS = (
-    "pip",
-    "git",
-    "make",
-    "curl",
-    "zcat",
-    "apt-get",
-    "hf",
-    "nohup",
-    "kill",
-    "wget",
-    "tar",
-    "source",
-    "sudo",
-    "lm_eval",
-    "docker",
-)
+OTHERS = tuple("pip git make curl zcat apt-get hf nohup kill wget tar source sudo lm_eval docker".split())
 SCRIPTS = {
     "run_translation.py": "translation",
     "run_summarization.py": "summarization",

@@ -70,14 +70,9 @@ def test_generation_continues_from_a_cache(decoder_solver, batch):
     source = source_of(batch)
     expected = model.generate(**source)
     outputs = model.generate(**source, max_new_tokens=4, min_new_tokens=4, return_dict_in_generate=True)
-    continued = model.generate(
-        **source,
-        decoder_input_ids=outputs.sequences,
-        decoder_attention_mask=torch.ones_like(outputs.sequences),
-        past_key_values=outputs.past_key_values,
-        max_new_tokens=4,
-        min_new_tokens=4,
-    )
+    given = {"decoder_input_ids": outputs.sequences, "decoder_attention_mask": torch.ones_like(outputs.sequences)}
+    given["past_key_values"] = outputs.past_key_values
+    continued = model.generate(**source, **given, max_new_tokens=4, min_new_tokens=4)
     assert continued.tolist() == expected.tolist()
 
 

@@ -26,15 +26,9 @@ from .test_beam_search import CONFIGS, draw_options, draw_source, lively
 
 
 PACKAGE = Path(modeling_ode_transformer.__file__).parent
-PUBLISHED = (
-    "configuration_ode_transformer",
-    "layers_ode_transformer",
-    "generation_ode_transformer",
-    "integration_ode_transformer",
-    "modeling_ode_transformer",
-    "schemes_ode_transformer",
-)
-PUBLISHED_CSA_ODE = ("configuration_csa_ode", "integration_ode_transformer", "modeling_csa_ode", "solvers_csa_ode")
+FILES = ("configuration", "layers", "generation", "integration", "modeling", "schemes")
+PUBLISHED = tuple(f"{name}_ode_transformer" for name in FILES)
+PUBLISHED_CSA_ODE = ("integration_ode_transformer", "configuration_csa_ode", "modeling_csa_ode", "solvers_csa_ode")
 
 
 def test_importing_prints_nothing_and_stays_cheap(tmp_path):

@@ -63,19 +63,9 @@ def random_unicode(seed: int, number: int) -> list[str]:
 def train_sentencepiece(texts: list[str], **options) -> bytes:
     """A sentencepiece model with the ids of this package, made without its help."""
     model = io.BytesIO()
-    defaults = {
-        "bos_id": 0,
-        "pad_id": 1,
-        "eos_id": 2,
-        "unk_id": 3,
-        "vocab_size": 600,
-        "hard_vocab_limit": False,
-        "byte_fallback": True,
-        "normalization_rule_name": "identity",
-        "remove_extra_whitespaces": False,
-        "character_coverage": 1.0,
-        "minloglevel": 2,
-    }
+    defaults = {"bos_id": 0, "pad_id": 1, "eos_id": 2, "unk_id": 3, "vocab_size": 600, "hard_vocab_limit": False}
+    defaults |= {"byte_fallback": True, "normalization_rule_name": "identity", "remove_extra_whitespaces": False}
+    defaults |= {"character_coverage": 1.0, "minloglevel": 2}
     sentencepiece.SentencePieceTrainer.train(
         sentence_iterator=iter(texts), model_writer=model, **{**defaults, **options}
     )

@@ -126,14 +126,8 @@ def test_scores_by_hand():
     result = errant_score(*sentences)
     assert [result[name] for name in ("true_positives", "false_positives", "false_negatives")] == [4, 2, 2]
     assert (result["precision"], result["recall"], result["f0.5"]) == (0.6667, 0.6667, 0.6667)
-    assert result["types"]["R:VERB:SVA"] == {
-        "precision": 1,
-        "recall": 1,
-        "f0.5": 1,
-        "true_positives": 2,
-        "false_positives": 0,
-        "false_negatives": 0,
-    }
+    expected = {"true_positives": 2, "false_positives": 0, "false_negatives": 0}
+    assert result["types"]["R:VERB:SVA"] == dict.fromkeys(("precision", "recall", "f0.5"), 1) | expected
     assert errant_score(*sentences, criterion="cse")["true_positives"] == 3
 
 

@@ -14,64 +14,27 @@ from modeling_ode_transformer.training.cleaning import Cleaning
 from modeling_ode_transformer.training.tasks.seq2seq_texts import kept_pairs
 
 
-MODEL = {
-    "d_model": 32,
-    "encoder_layers": 1,
-    "decoder_layers": 1,
-    "encoder_attention_heads": 2,
-    "decoder_attention_heads": 2,
-    "encoder_ffn_dim": 32,
-    "decoder_ffn_dim": 32,
-}
+MODEL = {"d_model": 32, "encoder_layers": 1, "decoder_layers": 1, "encoder_ffn_dim": 32, "decoder_ffn_dim": 32}
+MODEL |= {"encoder_attention_heads": 2, "decoder_attention_heads": 2}
 SIZES = {"train": 60, "validation": 12, "test": 11}
 # Of an encoder-decoder: sizes with which any recipe is tried in seconds; what is not a size is the recipe's.
-SMALL = {
-    "config_overrides": json.dumps(MODEL | {"encoder_ffn_dim": 64, "decoder_ffn_dim": 64}),
-    "vocab_size": 400,
-    "max_target_length": 64,
-    "generation_max_length": 64,
-    "max_tokens_per_batch": 1024,
-    "per_device_eval_batch_size": 8,
-    "gradient_accumulation_steps": 2,
-    "max_steps": 20,
-    "learning_rate": 0.01,
-    "warmup_steps": 4,
-    "num_beams": 2,
-    "generation_num_beams": 1,
-    "eval_strategy": "steps",
-    "eval_steps": 10,
-    "save_strategy": "steps",
-    "save_steps": 2,
-    "logging_steps": 2,
-    "use_cpu": True,
-    "bf16": False,
-    "report_to": "none",
-    "disable_tqdm": True,
-}
+SMALL = {"config_overrides": json.dumps(MODEL | {"encoder_ffn_dim": 64, "decoder_ffn_dim": 64}), "vocab_size": 400}
+SMALL |= {"max_target_length": 64, "generation_max_length": 64, "num_beams": 2, "generation_num_beams": 1}
+SMALL |= {"max_tokens_per_batch": 1024, "per_device_eval_batch_size": 8, "gradient_accumulation_steps": 2}
+SMALL |= {"max_steps": 20, "learning_rate": 0.01, "warmup_steps": 4, "logging_steps": 2}
+SMALL |= {"eval_strategy": "steps", "eval_steps": 10, "save_strategy": "steps", "save_steps": 2}
+SMALL |= {"use_cpu": True, "bf16": False, "report_to": "none", "disable_tqdm": True}
+# Of any task.
+SHORT = {"max_steps": 4, "logging_steps": 1, "save_strategy": "no", "report_to": "none", "use_cpu": True}
+SHORT |= {"do_train": True, "preset": "none"}
 
 
 def arguments(corpus, out, **values):
     """Arguments of a short run on the files of a corpus folder; None leaves an argument out."""
-    defaults = {
-        "output_dir": out,
-        "config_overrides": json.dumps(MODEL),
-        "vocab_size": 330,
-        "max_steps": 4,
-        "per_device_train_batch_size": 20,
-        "per_device_eval_batch_size": 4,
-        "train_sampling_strategy": "group_by_length",
-        "learning_rate": 0.01,
-        "max_target_length": 40,
-        "num_beams": 3,
-        "length_penalty": 0.6,
-        "logging_steps": 1,
-        "save_strategy": "no",
-        "report_to": "none",
-        "use_cpu": True,
-        "do_train": True,
-        "preset": "none",
-        "predict_with_generate": True,
-    }
+    defaults = SHORT | {"output_dir": out, "config_overrides": json.dumps(MODEL), "vocab_size": 330}
+    defaults |= {"per_device_train_batch_size": 20, "per_device_eval_batch_size": 4, "learning_rate": 0.01}
+    defaults |= {"train_sampling_strategy": "group_by_length", "max_target_length": 40}
+    defaults |= {"num_beams": 3, "length_penalty": 0.6, "predict_with_generate": True}
     for split in SIZES:
         defaults[f"{split}_source_file"] = corpus / f"{split}.en"
         defaults[f"{split}_target_file"] = corpus / f"{split}.de"

@@ -21,7 +21,7 @@ from modeling_ode_transformer.training.checkpoints import check_resumable
 from modeling_ode_transformer.training.recipe_files import RECIPES
 from modeling_ode_transformer.training.tasks import classification, classification_examples
 
-from .runs import SIZES, flags, losses
+from .runs import SHORT, SIZES, flags, losses
 
 
 MODEL = {"embedding_size": 8, "hidden_size": 8, "solver": "rk", "step_size": 0.5}
@@ -30,22 +30,9 @@ WORDS = "who what where is was the a of ?".split()
 
 def arguments(train, out, **values):
     """Arguments of a short run; None leaves an argument out, a list repeats its values."""
-    defaults = {
-        "train_file": train,
-        "output_dir": out,
-        "config_overrides": json.dumps(MODEL),
-        "max_steps": 4,
-        "per_device_train_batch_size": 8,
-        "per_device_eval_batch_size": 7,
-        "logging_steps": 1,
-        "save_strategy": "no",
-        "report_to": "none",
-        "disable_tqdm": True,
-        "use_cpu": True,
-        "do_train": True,
-        "preset": "none",
-        "do_predict": True,
-    }
+    defaults = SHORT | {"train_file": train, "output_dir": out, "config_overrides": json.dumps(MODEL)}
+    defaults |= {"per_device_train_batch_size": 8, "per_device_eval_batch_size": 7}
+    defaults |= {"disable_tqdm": True, "do_predict": True}
     return flags(defaults | values)
 
 

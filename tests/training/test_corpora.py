@@ -47,23 +47,11 @@ def files(corpus, tmp_path_factory):
 
 
 def argv_of(files, out, **values):
-    defaults = {
-        **PLAIN,
-        "do_eval": True,
-        "do_predict": True,
-        "max_steps": 6,
-        "eval_strategy": "steps",
-        "eval_steps": 3,
-    }
-    defaults |= {
-        "save_strategy": "steps",
-        "save_steps": 3,
-        "load_best_model_at_end": True,
-        "max_tokens_per_batch": 400,
-    }
-    defaults |= {"train_sampling_strategy": None, "per_device_train_batch_size": None, "bleu_tokenize": "char"}
-    defaults |= {"lr_scheduler_type": "constant", "metric_for_best_model": "dev_news_loss"}
-    defaults |= {"min_target_length": 3}
+    defaults = PLAIN | {"do_eval": True, "do_predict": True, "max_steps": 6, "bleu_tokenize": "char"}
+    defaults |= {"eval_strategy": "steps", "eval_steps": 3, "save_strategy": "steps", "save_steps": 3}
+    defaults |= {"load_best_model_at_end": True, "metric_for_best_model": "dev_news_loss", "min_target_length": 3}
+    defaults |= {"max_tokens_per_batch": 400, "train_sampling_strategy": None, "per_device_train_batch_size": None}
+    defaults |= {"lr_scheduler_type": "constant"}
     return [
         *arguments(files, out, **defaults | values),
         *("--train", str(files / "genuine.tsv"), str(files / "back.tsv"), "--train_weights", "1", "2"),

@@ -21,18 +21,11 @@ from modeling_ode_transformer.training.run import parse_arguments
 from modeling_ode_transformer.training.tasks import language_model
 
 from ..processes import run_python
-from .runs import flags, losses
+from .runs import SHORT, flags, losses
 
 
-MODEL = {
-    "d_model": 32,
-    "decoder_layers": 1,
-    "decoder_attention_heads": 2,
-    "decoder_ffn_dim": 32,
-    "decoder_solver": "rk2",
-    "decoder_coefficients": "gate",
-    "layer_history": "none",
-}
+MODEL = {"d_model": 32, "decoder_layers": 1, "decoder_attention_heads": 2, "decoder_ffn_dim": 32}
+MODEL |= {"decoder_solver": "rk2", "decoder_coefficients": "gate", "layer_history": "none"}
 WORDS = "the a company bank market said fell rose quickly N shares of <unk> to in".split()
 SIZES = {"train": 80, "validation": 21, "test": 17}
 EOS, UNK = 2, 3
@@ -40,22 +33,9 @@ EOS, UNK = 2, 3
 
 def arguments(corpus, out, **values):
     """Arguments of a short run on the files of a corpus folder; None leaves an argument out."""
-    defaults = {
-        "output_dir": out,
-        "config_overrides": json.dumps(MODEL),
-        "block_size": 16,
-        "max_steps": 4,
-        "per_device_train_batch_size": 8,
-        "per_device_eval_batch_size": 3,
-        "learning_rate": 0.01,
-        "logging_steps": 1,
-        "save_strategy": "no",
-        "report_to": "none",
-        "disable_tqdm": True,
-        "use_cpu": True,
-        "do_train": True,
-        "preset": "none",
-    }
+    defaults = SHORT | {"output_dir": out, "config_overrides": json.dumps(MODEL), "block_size": 16}
+    defaults |= {"per_device_train_batch_size": 8, "per_device_eval_batch_size": 3, "learning_rate": 0.01}
+    defaults |= {"disable_tqdm": True}
     defaults |= {f"{split}_file": corpus / f"{split}.txt" for split in SIZES}
     return flags(defaults | values)
 

@@ -34,12 +34,8 @@ def run(data, tmp_path_factory):
     """Output folder and metrics of a small run of the recipe with outputs of 20 to 30 tokens."""
     output_dir = tmp_path_factory.mktemp("run") / "output"
     # A start and an end mark besides.
-    options = SMALL | {
-        "max_steps": 40,
-        "min_target_length": SHORTEST,
-        "generation_max_length": LONGEST + 2,
-        "output_dir": output_dir,
-    }
+    options = SMALL | {"max_steps": 40, "output_dir": output_dir}
+    options |= {"min_target_length": SHORTEST, "generation_max_length": LONGEST + 2}
     options |= {f"{split}_file": data / f"{split}.jsonl" for split in ("train", "validation", "test")}
     return output_dir, run_summarization.main([RECIPE, *flags(options)])
 

@@ -34,18 +34,11 @@ def test_a_compiled_training_is_that_of_the_eager_model_and_is_resumed(corpus, t
     """The same losses of updates and of evaluations, and the same outputs, with recomputed blocks and chunked losses;
     12 batches of other shapes compile fewer than 6 times. One that is stopped after update 4 continues with the same
     losses, to the same weights."""
-    options = {
-        "max_tokens_per_batch": 240,
-        "train_sampling_strategy": None,
-        "max_steps": 12,
-        "label_smoothing_factor": 0.1,
-        "do_eval": True,
-        "gradient_checkpointing": True,
-        "gradient_checkpointing_kwargs": json.dumps({"use_reentrant": False}),
-        "loss_chunk_size": 16,
-    }
+    options = {"max_tokens_per_batch": 240, "train_sampling_strategy": None, "label_smoothing_factor": 0.1}
+    options |= {"loss_chunk_size": 16, "gradient_checkpointing": True, "do_eval": True, "do_predict": True}
+    options |= {"gradient_checkpointing_kwargs": json.dumps({"use_reentrant": False})}
     options |= {"config_overrides": json.dumps(MODEL | WITHOUT_DROPOUT)}
-    options |= {"save_strategy": "steps", "save_steps": 4, "do_predict": True}
+    options |= {"max_steps": 12, "save_strategy": "steps", "save_steps": 4}
     eager, compiled, resumed = (tmp_path / name for name in ("eager", "compiled", "resumed"))
     expected = run_translation.main(arguments(corpus, eager, **options))
     assert graphs() == 0
