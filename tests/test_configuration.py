@@ -158,6 +158,8 @@ def test_a_tableau_may_be_an_object_and_is_saved_as_numbers(tmp_path):
     )
     config = AutoConfig.from_pretrained(tmp_path, decoder_solver=SCHEMES["midpoint"])
     assert json.loads(config.to_json_string())["decoder_solver"] == SCHEMES["midpoint"].to_dict()
+    OdeTransformerConfig(encoder_solver={"predictor": ralston, "corrector_iterations": 1}).save_pretrained(tmp_path)
+    assert AutoConfig.from_pretrained(tmp_path).scheme("encoder") == (SCHEMES["ralston"], None, 1)
 
 
 def test_learned_coefficients_accept_weights_that_do_not_sum_to_one():

@@ -43,21 +43,14 @@ def build(model_class=OdeTransformerForConditionalGeneration, **fields):
     return model
 
 
-def greedy_tokens(model, batch, length=8):
-    source = source_of(batch)
-    tokens = torch.full((3, 1), 2)
-    for _ in range(length):
-        logits = model(**source, decoder_input_ids=tokens, use_cache=False).logits[:, -1]
-        logits[:, 2] = float("-inf")
-        tokens = torch.cat([tokens, logits.argmax(-1, keepdim=True)], 1)
-    return tokens
-
-
 @SOLVER
 def test_greedy_search_with_a_cache_is_the_argmax_without(decoder_solver, batch):
     model = build(decoder_solver=decoder_solver, coefficients="fixed")
-    source = source_of(batch)
-    expected = greedy_tokens(model, batch)
+    source, expected = source_of(batch), torch.full((3, 1), 2)
+    for _ in range(8):
+        logits = model(**source, decoder_input_ids=expected, use_cache=False).logits[:, -1]
+        logits[:, 2] = float("-inf")
+        expected = torch.cat([expected, logits.argmax(-1, keepdim=True)], 1)
     assert model.generate(**source).tolist() == expected.tolist()
     assert model.generate(**source, cache_implementation="static", disable_compile=True).tolist() == expected.tolist()
     assert model.generate(**source, use_cache=False).tolist() == expected.tolist()
@@ -114,9 +107,14 @@ def test_assisted_decoding_is_greedy_search(decoder_solver, batch):
     assert model.generate(source, prompt_lookup_num_tokens=2).tolist() == expected
 
 
-@SOLVER
-def test_a_left_padded_prompt_is_continued_as_alone(decoder_solver):
-    model = build(OdeTransformerForCausalLM, decoder_solver=decoder_solver, coefficients="fixed")
+PLACES = itertools.product(("learned", "sinusoidal_vaswani"), ("absolute", "ids"))
+PLACED = [{"position_embedding_type": kind, "position_counting": counting} for kind, counting in PLACES]
+
+
+@pytest.mark.parametrize("fields", [{}, {"decoder_solver": "rk4"}, *PLACED], ids=str)
+def test_a_left_padded_prompt_is_continued_as_alone(fields):
+    fields = {"embedding_layer_norm": True, "lm_head_bias": True, "coefficients": "fixed"} | fields
+    model = build(OdeTransformerForCausalLM, **{"decoder_solver": "rk2"} | fields)
     prompts = [torch.tensor([[5, 9, 11, 7]]), torch.tensor([[8, 6]])]
     alone = [model.generate(prompt)[0, prompt.shape[1] :].tolist() for prompt in prompts]
     padded = torch.tensor([[5, 9, 11, 7], [1, 1, 8, 6]])
@@ -262,11 +260,11 @@ def test_an_output_does_not_depend_on_its_neighbors(options, batch):
             assert_close(together.sequences_scores[i], alone.sequences_scores[0], scale=10)
 
 
-@pytest.mark.parametrize("limit", [1, 2])
-def test_the_best_of_all_short_outputs_with_their_end_is_found(limit):
+@pytest.mark.parametrize("limit, solver", [(1, "euler"), (2, "euler"), (2, "rk4")])
+def test_the_best_of_all_short_outputs_with_their_end_is_found(limit, solver):
     """At the limit the end token is forced and its log-probability counts: of all outputs of up to `limit` tokens from
     a vocabulary of 8, those of the best mean log-probability, their end included. The beam drops none."""
-    model = without_length(build(vocab_size=8))
+    model = without_length(build(vocab_size=8, decoder_solver=solver))
     source = torch.tensor([[5, 7, 4]])
     scores = {}
     for number in range(limit + 1):
@@ -386,45 +384,6 @@ def test_generation_goes_by_the_size_of_the_targets_vocabulary(decoder_vocab_siz
     assert_close(scores.mean(1), output.sequences_scores)
     assert model.generate(**source, watermarking_config=WatermarkingConfig()).max() < decoder_vocab_size
     source = {name: tensor[:1] for name, tensor in source.items()}
-    greedy = model.generate(**source)
-    assert torch.equal(model.generate(**source, prompt_lookup_num_tokens=3), greedy)
-    assert torch.equal(model.generate(**source, assistant_model=copy.deepcopy(model)), greedy)
-
-
-@SOLVER
-def test_a_beam_as_wide_as_the_vocabulary_finds_the_best_sequence(decoder_solver):
-    """Two tokens from a vocabulary of 12: all 144 are scored."""
-    model = build(decoder_solver=decoder_solver, coefficients="fixed", vocab_size=12)
-    source = torch.tensor([[5, 7, 4]])
-    scores = {}
-    for first in range(12):
-        decoder_input_ids = torch.tensor([[2, first]])
-        log_probabilities = model(source, decoder_input_ids=decoder_input_ids).logits[0].log_softmax(-1)
-        for second in range(12):
-            scores[first, second] = (log_probabilities[0, first] + log_probabilities[1, second]).item()
-    allowed = {pair: score for pair, score in scores.items() if 2 not in pair}
-    best = max(allowed, key=allowed.get)
-    tokens = model.generate(source, num_beams=11, min_new_tokens=2, max_new_tokens=2)
-    assert tuple(tokens[0, 1:].tolist()) == best
-
-
-def test_generate_without_arguments_follows_the_saved_generation_configuration(tmp_path, batch):
-    model = build()
-    model.generation_config = GenerationConfig(
-        num_beams=3, length_penalty=0.6, max_new_tokens=5, eos_token_id=2, pad_token_id=1, decoder_start_token_id=2
-    )
-    expected = model.generate(batch["input_ids"])
-    model.save_pretrained(tmp_path)
-    loaded = OdeTransformerForConditionalGeneration.from_pretrained(tmp_path)
-    assert loaded.generation_config.num_beams == 3
-    assert loaded.generate(batch["input_ids"]).tolist() == expected.tolist()
-
-
-@pytest.mark.parametrize("decoder_vocab_size", [45, 75])
-def test_prompts_are_looked_up_in_targets_with_a_vocabulary_of_their_own(decoder_vocab_size, batch):
-    model = build(share_encoder_decoder_embeddings=False, decoder_vocab_size=decoder_vocab_size)
-    model.lm_head.weight = torch.nn.Parameter(torch.randn(decoder_vocab_size, 32))
-    source = {"input_ids": batch["input_ids"][:1], "attention_mask": batch["attention_mask"][:1]}
     greedy = model.generate(**source)
     assert torch.equal(model.generate(**source, prompt_lookup_num_tokens=3), greedy)
     assert torch.equal(model.generate(**source, assistant_model=copy.deepcopy(model)), greedy)

@@ -296,20 +296,17 @@ def test_coefficients_are_their_formulas(name, mode, options):
         )
 
 
-@pytest.mark.parametrize(
-    "start, weights", [("ones", [1, 1]), ("tableau", [0.25, 0.75]), ("euler", [1, 0]), ("even", [0.5, 0.5])]
-)
-def test_learned_coefficients_start_where_they_are_told(start, weights):
-    module = COEFFICIENTS["learned"](SCHEMES["ralston"], 6, start=start)
-    assert module.weight.tolist() == weights
+STARTS = {"ones": [1, 1], "tableau": [0.25, 0.75], "euler": [1, 0], "even": [0.5, 0.5]}
 
 
 @pytest.mark.parametrize(
-    "mode, start", [("learned", [1.0, 1.0]), ("ema", [0.25, 0.5]), ("fixed", [0.5, 0.5]), ("ones", [1.0, 1.0])]
+    "mode, options, weights",
+    [("learned", {}, [1, 1]), ("ema", {}, [0.25, 0.5]), ("fixed", {}, [0.25, 0.75]), ("ones", {}, [1, 1])]
+    + [("learned", {"start": start}, weights) for start, weights in STARTS.items()],
 )
-def test_coefficients_start_where_the_papers_say(mode, start):
-    module = COEFFICIENTS[mode](SCHEMES["rk2"], 6)
-    assert [torch.as_tensor(weight).item() for weight in module([torch.ones(1, 6)] * 2)] == start
+def test_coefficients_start_where_the_papers_say_or_they_are_told(mode, options, weights):
+    module = COEFFICIENTS[mode](SCHEMES["ralston"], 6, **options)
+    assert [torch.as_tensor(weight).item() for weight in module([torch.ones(1, 6)] * 2)] == weights
 
 
 def test_the_mathematics_needs_no_transformers():

@@ -29,7 +29,6 @@ from modeling_ode_transformer import (
     SummarizationPipeline,
     TextCorrectionPipeline,
     TranslationPipeline,
-    n_best,
     texts_ode_transformer,
 )
 from modeling_ode_transformer.pipeline_ode_transformer import CUSTOM_PIPELINES, add_pipeline
@@ -247,18 +246,6 @@ def test_generate_takes_its_options_from_call_constructor_and_configuration(tran
             assert [[output["translation_text"] for output in outputs] for outputs in results] == expected
     with pytest.raises(ValueError, match="beam_number"):
         translator(TEXTS, beam_number=2)
-
-
-def test_scores_are_those_of_n_best(translator):
-    inputs = translator.tokenizer(TEXTS[0], return_tensors="pt")
-    options = {"num_beams": 4, "num_return_sequences": 4}
-    results = translator(TEXTS[0], return_scores=True, **options)
-    expected = n_best(translator.model, translator.target_tokenizer, inputs, **options)
-    assert [(output["translation_text"], output["score"]) for output in results] == expected[0]
-
-    options = {"num_beams": 1, "do_sample": True, "temperature": 3.0, "num_return_sequences": 4}
-    scores = [output["score"] for output in translator(TEXTS[0], return_scores=True, **options)]
-    assert scores == sorted(scores, reverse=True) and len(set(scores)) > 1
 
 
 @pytest.fixture

@@ -11,7 +11,6 @@ from transformers.models.mbart.modeling_mbart import shift_tokens_right as wrap_
 from transformers.models.pegasus.modeling_pegasus import PegasusSinusoidalPositionalEmbedding
 
 from modeling_ode_transformer import (
-    OdeTransformerForCausalLM,
     OdeTransformerForConditionalGeneration,
     OdeTransformerRecurrenceForConditionalGeneration,
 )
@@ -41,10 +40,6 @@ def original(family, dtype=torch.float32, **fields):
     model.generation_config.decoder_start_token_id = model.generation_config.decoder_start_token_id or 2
     model.generation_config.update(do_sample=False, max_length=None, max_new_tokens=10)
     return model.to(dtype)
-
-
-def convert(model, *args, **kwargs):
-    return from_residual(model, *args, **kwargs)
 
 
 def padding_masks():
@@ -87,7 +82,7 @@ def capture_warnings(monkeypatch):
 def test_logits_are_those_of_the_original(family, dtype, fields, monkeypatch):
     messages = capture_warnings(monkeypatch)
     reference = original(family, dtype)
-    model = convert(reference, **fields)
+    model = from_residual(reference, **fields)
     assert not model.training and model.dtype == dtype and not messages
     # The eager attention here has its softmax in float32.
     for implementation in ("eager", "sdpa") if dtype == torch.float32 else ("sdpa",):
@@ -104,7 +99,7 @@ def test_scaled_and_separate_embeddings_and_other_ids_are_kept(family):
     ids = {"pad_token_id": 3, "bos_token_id": 4, "eos_token_id": 5, "decoder_start_token_id": 6}
     fields = {"tie_word_embeddings": False, "activation_function": "silu", **ids}
     reference = original(family, scale_embedding=not AutoConfig.for_model(family).scale_embedding, **fields)
-    model = convert(reference)
+    model = from_residual(reference)
     assert {field: getattr(model.config, field) for field in fields} == fields
     for batch in batches(reference):
         assert_close(model(**batch).logits, reference(**batch).logits)
@@ -120,7 +115,7 @@ def test_sinusoids_of_pegasus_are_those_of_its_table_at_all_positions():
 def test_a_bias_of_zeros_is_left_out():
     reference = original("mbart")
     reference.final_logits_bias.zero_()
-    model = convert(reference)
+    model = from_residual(reference)
     assert model.lm_head.bias is None
     batch = next(batches(reference))
     assert_close(model(**batch).logits, reference(**batch).logits)
@@ -137,7 +132,7 @@ def test_beams_are_those_of_the_original(family, arguments):
     reference = original(family)
     with torch.no_grad():
         reference.lm_head.weight.mul_(3)
-    model = convert(reference)
+    model = from_residual(reference)
     assert model.generation_config.to_dict() == reference.generation_config.to_dict()
     for mask in padding_masks().values():
         ids = torch.randint(7, 61, (3, SOURCE), generator=torch.Generator().manual_seed(3))
@@ -149,24 +144,10 @@ def test_beams_are_those_of_the_original(family, arguments):
             assert_close(actual.sequences_scores, expected.sequences_scores)
 
 
-@pytest.mark.parametrize("positions", ["learned", "sinusoidal_vaswani"])
-@pytest.mark.parametrize("counting", ["absolute", "ids"])
-def test_a_left_padded_prompt_of_a_language_model_is_continued_as_alone(positions, counting):
-    torch.manual_seed(0)
-    fields = {"embedding_layer_norm": True, "lm_head_bias": True, "decoder_solver": "rk2"}
-    model = build(OdeTransformerForCausalLM, position_embedding_type=positions, position_counting=counting, **fields)
-    model.generation_config.update(do_sample=False, max_length=None, min_new_tokens=8, max_new_tokens=8)
-    prompts = [torch.tensor([[5, 9, 11, 7]]), torch.tensor([[8, 6]])]
-    alone = [model.generate(prompt)[0, prompt.shape[1] :].tolist() for prompt in prompts]
-    padded = torch.tensor([[5, 9, 11, 7], [1, 1, 8, 6]])
-    together = model.generate(padded, attention_mask=(padded != 1).long())
-    assert together[:, 4:].tolist() == alone
-
-
 @EVERY_FAMILY
 def test_training_starts_with_the_loss_and_the_gradients_of_the_original_and_reaches_the_second_stage(family):
     reference = original(family)
-    model = convert(reference, decoder_solver="rk2")
+    model = from_residual(reference, decoder_solver="rk2")
     pad = reference.config.pad_token_id
     labels = torch.randint(7, 61, (3, TARGET), generator=torch.Generator().manual_seed(4))
     labels[1, 4:], labels[2, 2:] = -100, pad
@@ -192,8 +173,8 @@ def test_training_starts_with_the_loss_and_the_gradients_of_the_original_and_rea
 
 def test_the_parameters_and_the_generation_configuration_are_copies():
     reference = original("m2m_100")
-    model = convert(reference)
-    models = (reference, model, to_residual(convert(reference, "euler")))
+    model = from_residual(reference)
+    models = (reference, model, to_residual(from_residual(reference, "euler")))
     before = [tensor.clone() for tensor in reference.state_dict().values()]
     with torch.no_grad():
         for parameter in model.parameters():
@@ -206,7 +187,7 @@ def test_the_parameters_and_the_generation_configuration_are_copies():
 
 def test_embeddings_and_their_bias_are_resized_together():
     reference = original("mbart")
-    models = (convert(reference), reference)
+    models = (from_residual(reference), reference)
     for model in models:
         model.resize_token_embeddings(66, mean_resizing=False)
     batch = next(batches(reference))
@@ -226,7 +207,7 @@ def test_embeddings_and_their_bias_are_resized_together():
 def test_another_function_is_reported(arguments, field, monkeypatch):
     messages = capture_warnings(monkeypatch)
     reference = original("m2m_100")
-    model = convert(reference, **arguments)
+    model = from_residual(reference, **arguments)
     assert len(messages) == 1 and field in messages[0] and "train it before use" in messages[0]
     batch = next(batches(reference))
     logits = model(**batch).logits
@@ -237,7 +218,7 @@ def test_another_function_is_reported(arguments, field, monkeypatch):
 def test_another_family_is_refused_before_its_weights_are_read(model_type, tmp_path):
     AutoConfig.for_model(model_type).save_pretrained(tmp_path)  # no weights
     with pytest.raises(ValueError, match=f"'{model_type}' cannot become an ODE Transformer: .*m2m_100, mbart"):
-        convert(tmp_path)
+        from_residual(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -246,21 +227,21 @@ def test_another_family_is_refused_before_its_weights_are_read(model_type, tmp_p
 )
 def test_fields_that_cannot_be_chosen_are_refused_by_name(fields, message):
     with pytest.raises(ValueError, match=message):
-        convert(original("m2m_100"), **fields)
+        from_residual(original("m2m_100"), **fields)
 
 
 def test_models_with_more_than_their_family_are_refused():
     reference = original("m2m_100")
     reference.model.encoder.layers[1].adapter = torch.nn.Linear(2, 2)
     with pytest.raises(ValueError, match=r"what its family does not have, model\.encoder\.layers\.1\.adapter\.bias"):
-        convert(reference)
+        from_residual(reference)
 
 
 @EVERY_FAMILY
 def test_a_folder_is_converted_saved_and_opened_again(family, tmp_path):
     reference = original(family, torch.bfloat16, dropout=0.3)
     reference.save_pretrained(tmp_path / "original")
-    model = convert(str(tmp_path / "original"), "rk2", "learned", attention_dropout=0.2)
+    model = from_residual(str(tmp_path / "original"), "rk2", "learned", attention_dropout=0.2)
     assert model.dtype == torch.bfloat16
     assert (model.config.dropout, model.config.attention_dropout) == (0.3, 0.2)
     model.save_pretrained(tmp_path / "converted")
@@ -275,7 +256,7 @@ def test_a_folder_is_converted_saved_and_opened_again(family, tmp_path):
 @pytest.mark.parametrize("tie", [True, False])
 def test_what_was_converted_becomes_the_original_again(tie):
     reference = original("m2m_100", tie_word_embeddings=tie)
-    back = to_residual(convert(reference, "euler"))
+    back = to_residual(from_residual(reference, "euler"))
     assert type(back) is type(reference) and not back.training
     assert back.generation_config.to_dict() == reference.generation_config.to_dict()
     fields = AutoConfig.for_model("m2m_100", **TINY).to_dict().keys()

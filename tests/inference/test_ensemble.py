@@ -142,17 +142,6 @@ def test_beam_search_of_two_architectures_is_a_plain_one_over_mean_probabilities
     assert min(lengths) < 5 and max(lengths) == 10  # some hypotheses end by themselves, others at the limit
 
 
-def test_greedy_search_takes_the_tokens_of_the_greatest_mean_probability(source):
-    models = [ode_transformer(0), m2m100(1), ode_transformer(2, decoder_solver="rk4", encoder_layers=1)]
-    sequences = EnsembleForConditionalGeneration(models).generate(**source)
-    for row, alone in zip(sequences, unpadded(source)):
-        tokens = [EOS]
-        while len(tokens) < 13 and tokens[1:][-1:] != [EOS]:
-            tokens.append(int(mean_log_probabilities(models, alone, tokens).argmax()))
-        assert tokens_of(row) == tokens
-    assert any(not torch.equal(model.generate(**source), sequences) for model in models)
-
-
 def test_logits_are_the_logarithms_of_mean_probabilities(batch):
     models = [ode_transformer(0), m2m100(1).to(torch.bfloat16)]
     logits = EnsembleForConditionalGeneration(models)(**batch).logits

@@ -5,7 +5,6 @@ import math
 import random
 
 import pytest
-import run_language_modeling
 import torch
 from transformers import GPT2Config, GPT2LMHeadModel
 
@@ -126,21 +125,6 @@ def test_the_spelling_of_a_special_token_is_text(subword_tokenizer):
     result = model_perplexity(model, subword_tokenizer, [line])
     assert (result["words"], result["tokens"]) == (4, 8)
     assert result["nll"] == pytest.approx(nll, rel=1e-5)
-
-
-@pytest.mark.parametrize("block_size", [0, 7])
-def test_it_is_the_perplexity_of_the_language_modeling_script(folder, tokenizer, tmp_path, block_size):
-    (tmp_path / "text.txt").write_text("".join(f"{line}\n" for line in LINES))
-    options = {"model_name_or_path": folder, "validation_file": tmp_path / "text.txt", "block_size": block_size}
-    options |= {"output_dir": tmp_path / "out", "do_eval": True, "report_to": "none", "use_cpu": True}
-    metrics = run_language_modeling.main(
-        [item for name, value in options.items() for item in (f"--{name}", str(value))]
-    )
-    result = model_perplexity(causal_lm(tokenizer), tokenizer, LINES, block_size)
-    assert result["perplexity"] == pytest.approx(metrics["eval_perplexity"], rel=1e-6)
-    assert metrics["eval_perplexity_convention"].startswith(result["perplexity_convention"])
-    assert result["words"] == metrics["eval_words"]
-    assert result["unknown_tokens"] == metrics["eval_unk_words"]
 
 
 def test_a_tokenizer_without_an_end_of_sentence_is_refused(tokenizer):

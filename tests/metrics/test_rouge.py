@@ -1,5 +1,5 @@
 # Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
-"""ROUGE of summaries, against examples by hand and rouge-score itself."""
+"""ROUGE of summaries, against rouge-score itself."""
 
 import pytest
 from rouge_score.rouge_scorer import RougeScorer
@@ -19,30 +19,6 @@ REFERENCES = [
 ]
 FIRST_REFERENCES = [texts[0] for texts in REFERENCES]
 NAMES = ["rouge1", "rouge2", "rougeLsum", "rougeL_whole_text"]
-
-
-def f1(matches, predicted, expected):
-    return 100 * 2 * matches / (predicted + expected)
-
-
-def test_rouge_n_counts_ngrams():
-    result = rouge(["the cat sat on the mat"], ["the cat was on the red mat"], stemmer=False)
-    # the, cat, on, the, mat; the cat, on the
-    assert result["rouge1"] == pytest.approx(f1(5, 6, 7))
-    assert result["rouge2"] == pytest.approx(f1(2, 5, 6))
-
-
-def test_rouge_lsum_is_the_union_of_the_sentences_subsequences():
-    """The example of Lin (2004), section 3.2, whose union is w1 w2 w3 w5; it gives the recall, 4/5."""
-    result = rouge(["w1 w2 w6 w7 w8\nw1 w3 w8 w9 w5"], ["w1 w2 w3 w4 w5"], stemmer=False)
-    assert result["rougeLsum"] == pytest.approx(f1(4, 10, 5))
-
-
-def test_rouge_l_of_the_whole_text_is_another_score():
-    """Sentences in another order are as good for rougeLsum; the whole texts share one of them."""
-    result = rouge(["a b c\nd e f"], ["d e f\na b c"])
-    assert result["rougeLsum"] == pytest.approx(100)
-    assert result["rougeL_whole_text"] == pytest.approx(50)
 
 
 def test_the_stemmer_is_on_unless_switched_off():

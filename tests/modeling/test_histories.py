@@ -8,7 +8,6 @@ import torch
 
 from modeling_ode_transformer import OdeTransformerForConditionalGeneration, OdeTransformerModel
 from modeling_ode_transformer.configuration_ode_transformer import CHOICES
-from modeling_ode_transformer.integration_ode_transformer import SCHEMES
 from modeling_ode_transformer.layers_ode_transformer import mask_and_distances
 
 from ..conftest import assert_close, build, randomize, tiny_config
@@ -184,23 +183,6 @@ RUNS = sorted((Path(__file__).parent.parent / "golden" / "correctors").glob("*.s
 @pytest.mark.parametrize("run", RUNS, ids=lambda run: run.stem)
 def test_blocks_correct_their_steps_as_the_released_code_does(run, stack):
     assert len(RUNS) == 6 and difference(run, stack) <= 1e-6
-
-
-@pytest.mark.parametrize("fields", [{"decoder_solver": "iiet"}, {"decoder_solver": "rk2", "stack_repeats": 2}])
-def test_every_evaluation_has_keys_of_its_own(fields, batch):
-    """Each layer's prediction and its three corrections, or two stages in each of two runs of the stack."""
-    cache = build(**fields)(**batch, use_cache=True).past_key_values.self_attention_cache
-    keys = [layer.keys for layer in cache.layers]
-    assert len(keys) == 2 * 4
-    assert all(not torch.allclose(one, other) for i, one in enumerate(keys) for other in keys[:i])
-
-
-def test_a_predictor_may_be_a_tableau(tmp_path):
-    solver = {"predictor": SCHEMES["ralston"], "corrector_iterations": 1}
-    model = build(decoder_solver=solver)
-    model.save_pretrained(tmp_path)
-    config = OdeTransformerForConditionalGeneration.from_pretrained(tmp_path).config
-    assert config.scheme("decoder") == (SCHEMES["ralston"], None, 1)
 
 
 @pytest.mark.parametrize("history", CHOICES["layer_history"])

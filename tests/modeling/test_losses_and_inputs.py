@@ -7,7 +7,6 @@ import pytest
 import torch
 from torch import nn
 from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, AutoModelForSeq2SeqLM, Trainer, TrainingArguments
-from transformers.trainer_pt_utils import LabelSmoother
 
 from modeling_ode_transformer import (
     OdeTransformerDecoderConfig,
@@ -31,32 +30,6 @@ def test_the_loss_is_the_cross_entropy_of_unshifted_labels(batch):
     assert model(**batch, labels=labels, num_items_in_batch=7).loss.item() == pytest.approx(
         expected.item() * 16 / 7, rel=1e-5
     )
-
-
-@pytest.mark.parametrize("smoothing", [0.0, 0.1])
-def test_losses_of_micro_batches_add_up_to_that_of_the_batch(smoothing, batch):
-    """As Trainer computes them: by the model, or by its label smoother from the model's decoder input."""
-    model = build()
-    labels = batch["decoder_input_ids"].clone()
-    labels[0, 2:] = -100
-    number = (labels != -100).sum()
-    expected = nn.functional.cross_entropy(
-        model(
-            batch["input_ids"], batch["attention_mask"], model.prepare_decoder_input_ids_from_labels(labels)
-        ).logits.flatten(0, 1),
-        labels.flatten(),
-        label_smoothing=smoothing,
-    )
-    total = 0.0
-    for i in range(3):
-        arguments = {"input_ids": batch["input_ids"][i : i + 1], "attention_mask": batch["attention_mask"][i : i + 1]}
-        if smoothing:
-            decoder_input_ids = model.prepare_decoder_input_ids_from_labels(labels[i : i + 1])
-            outputs = model(**arguments, decoder_input_ids=decoder_input_ids, num_items_in_batch=number)
-            total += LabelSmoother(smoothing)(outputs, labels[i : i + 1], num_items_in_batch=number).item()
-        else:
-            total += model(**arguments, labels=labels[i : i + 1], num_items_in_batch=number).loss.item()
-    assert total == pytest.approx(expected.item(), rel=1e-6)
 
 
 def test_shift_labels_take_the_place_of_labels(batch):

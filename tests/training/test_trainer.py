@@ -18,8 +18,6 @@ from transformers import (
     DataCollatorForSeq2Seq,
     EarlyStoppingCallback,
     GenerationConfig,
-    M2M100Config,
-    M2M100ForConditionalGeneration,
     Seq2SeqTrainingArguments,
 )
 from transformers.generation import configuration_utils
@@ -555,15 +553,6 @@ def test_half_precision_trains_24_layers_of_rk4():
         assert scaler.get_scale() in (1.0, 2.0**16)
     assert losses[torch.float32][1] < losses[torch.float32][0]
     assert losses[torch.float16] == pytest.approx(losses[torch.float32], rel=0.05)
-
-
-def test_any_model_and_dataset_without_length_columns(tmp_path):
-    """Token budgets count ids where the data do not name their lengths, and take a model of transformers itself."""
-    sizes = {"encoder_layers": 1, "decoder_layers": 1, "encoder_attention_heads": 2, "decoder_attention_heads": 2}
-    sizes |= {"d_model": 16, "encoder_ffn_dim": 16, "decoder_ffn_dim": 16, "vocab_size": 30}
-    trainer = trainer_for(tmp_path, M2M100ForConditionalGeneration(M2M100Config(**sizes)), max_tokens_per_batch=10)
-    assert trainer.train().global_step == 3
-    assert all(len(batch["input_ids"]) == 2 for batch in trainer.get_train_dataloader())
 
 
 @pytest.mark.parametrize(
