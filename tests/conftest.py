@@ -51,6 +51,7 @@ MULTISTEPS = [name for name in SCHEMES if name not in (*TABLEAUS, *CORRECTORS)]
 TINY = {"vocab_size": 61, "d_model": 32, "max_position_embeddings": 40}
 TINY |= {"encoder_layers": 3, "encoder_attention_heads": 4, "encoder_ffn_dim": 48}
 TINY |= {"decoder_layers": 2, "decoder_attention_heads": 2, "decoder_ffn_dim": 40}
+WITHOUT_DROPOUT = dict.fromkeys(("dropout", "attention_dropout", "activation_dropout"), 0.0)
 # Marked `slow`: what starts processes, compiles or trains, and what repeats the core's tests on relatives and on
 # converted models. Folders and files, the longest first: they run first, so that no process ends with a long file.
 SLOW = (
@@ -204,11 +205,8 @@ def batch() -> dict[str, torch.Tensor]:
     attention_mask = torch.arange(9) < torch.tensor([[9], [7], [4]])
     decoder_input_ids = torch.randint(4, 61, (3, 6), generator=generator)
     decoder_input_ids[:, 0] = 2
-    return {
-        "input_ids": input_ids.masked_fill(~attention_mask, 1),
-        "attention_mask": attention_mask.long(),
-        "decoder_input_ids": decoder_input_ids,
-    }
+    source = {"input_ids": input_ids.masked_fill(~attention_mask, 1), "attention_mask": attention_mask.long()}
+    return source | {"decoder_input_ids": decoder_input_ids}
 
 
 @pytest.fixture

@@ -9,13 +9,7 @@ from accelerate.utils.modeling import clean_device_map
 from torch import nn
 from torch._subclasses import FakeTensorMode
 
-from modeling_ode_transformer import (
-    CsaOdeConfig,
-    CsaOdeForSequenceClassification,
-    OdeTransformerForCausalLM,
-    OdeTransformerForConditionalGeneration,
-    OdeTransformerRecurrenceForConditionalGeneration,
-)
+import modeling_ode_transformer as ode
 
 from .conftest import build
 
@@ -25,34 +19,29 @@ DEVICES = [torch.device("cpu", 0), torch.device("cpu", 1)]
 SHARED = ("history", "corrector", "multistep", "solver_coefficients", "stage_norms", "recurrence")
 
 
-def sequence_to_sequence(model_class=OdeTransformerForConditionalGeneration, **fields):
-    return lambda: build(model_class, **fields)
-
-
-def language_model(**fields):
-    return lambda: build(OdeTransformerForCausalLM, decoder_layers=3, **fields)
-
-
-def classifier(**fields):
-    sizes = {"vocab_size": 61, "embedding_size": 8, "hidden_size": 8}
-    return lambda: CsaOdeForSequenceClassification(CsaOdeConfig(**sizes, **fields))
-
-
+PAIR, LANGUAGE_MODEL = ode.OdeTransformerForConditionalGeneration, ode.OdeTransformerForCausalLM
 MODELS = {
-    "residual and RK2": sequence_to_sequence(),
-    "RK4": sequence_to_sequence(encoder_solver="rk4", decoder_solver="rk2", layer_history="depth_weighted"),
-    "stage norms": sequence_to_sequence(normalize_stages=True),
-    "stage norms at once": language_model(decoder_solver="rk2", normalize_stages="released"),
-    "PCformer": sequence_to_sequence(encoder_solver="pcformer", encoder_coefficients="ema"),
-    "IIET": language_model(decoder_solver="iiet"),
-    "attention": sequence_to_sequence(layer_history="attention"),
-    "nesterov": language_model(decoder_solver="nesterov", layer_history="none"),
-    "multistep": language_model(decoder_solver="multistep", layer_history="none"),
-    "BiARN": sequence_to_sequence(OdeTransformerRecurrenceForConditionalGeneration),
-    "CSAODE": classifier(),
-    "CSAODE, adaptive": classifier(solver="rk"),
-    "CSAODE, blocks": classifier(solver="none", num_blocks=3),
+    "residual and RK2": (PAIR, {}),
+    "RK4": (PAIR, {"encoder_solver": "rk4", "decoder_solver": "rk2", "layer_history": "depth_weighted"}),
+    "stage norms": (PAIR, {"normalize_stages": True}),
+    "stage norms at once": (LANGUAGE_MODEL, {"decoder_solver": "rk2", "normalize_stages": "released"}),
+    "PCformer": (PAIR, {"encoder_solver": "pcformer", "encoder_coefficients": "ema"}),
+    "IIET": (LANGUAGE_MODEL, {"decoder_solver": "iiet"}),
+    "attention": (PAIR, {"layer_history": "attention"}),
+    "nesterov": (LANGUAGE_MODEL, {"decoder_solver": "nesterov", "layer_history": "none"}),
+    "multistep": (LANGUAGE_MODEL, {"decoder_solver": "multistep", "layer_history": "none"}),
+    "BiARN": (ode.OdeTransformerRecurrenceForConditionalGeneration, {}),
+    "CSAODE": (ode.CsaOdeForSequenceClassification, {}),
+    "CSAODE, adaptive": (ode.CsaOdeForSequenceClassification, {"solver": "rk"}),
+    "CSAODE, blocks": (ode.CsaOdeForSequenceClassification, {"solver": "none", "num_blocks": 3}),
 }
+
+
+def make(kind):
+    model_class, fields = MODELS[kind]
+    if model_class is ode.CsaOdeForSequenceClassification:
+        return model_class(ode.CsaOdeConfig(vocab_size=61, embedding_size=8, hidden_size=8, **fields)).eval()
+    return build(model_class, **({"decoder_layers": 3} if model_class is LANGUAGE_MODEL else {}), **fields)
 
 
 def names_of_parts(model, module, name=""):
@@ -81,23 +70,18 @@ def place(model, device_map):
         for key, buffer in module._buffers.items():
             module._buffers[key] = torch.empty(buffer.shape, dtype=buffer.dtype, device=device or DEVICES[0])
         if name and device is not None and len(module.state_dict()):
-            module.register_forward_pre_hook(
-                lambda module, args, kwargs, device=device: (
-                    send_to_device(args, device),
-                    send_to_device(kwargs, device),
-                ),
-                with_kwargs=True,
-            )
+            move = lambda _, args, kwargs, device=device: send_to_device((args, kwargs), device)  # noqa: E731
+            module.register_forward_pre_hook(move, with_kwargs=True)
 
 
 @pytest.mark.parametrize("number, kind", enumerate(MODELS))
 def test_a_model_may_be_cut_between_its_parts(number, kind):
     """Every model in every third place, beginning with another one."""
-    model = MODELS[kind]()
+    model = make(kind)
     parts = names_of_parts(model, model)
     assert len(parts) > 4
     for cut in range(1 + number % 3, len(parts), 3):
-        model = MODELS[kind]().eval()
+        model = make(kind)
         device_map = {part: DEVICES[i >= cut] for i, part in enumerate(parts)}
         if "lm_head" in device_map:  # with the embeddings, to which it is tied
             device_map["lm_head"] = next(device_map[part] for part in parts if "embed_tokens" in part)

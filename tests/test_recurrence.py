@@ -7,15 +7,9 @@ import pytest
 import torch
 from torch import nn
 
-from modeling_ode_transformer import (
-    OdeTransformerConfig,
-    OdeTransformerForConditionalGeneration,
-    OdeTransformerRecurrenceConfig,
-    OdeTransformerRecurrenceForConditionalGeneration,
-    OdeTransformerRecurrenceModel,
-)
+import modeling_ode_transformer as ode
 
-from .conftest import TINY, assert_close, randomize
+from .conftest import TINY, WITHOUT_DROPOUT, assert_close, randomize
 
 
 KINDS = {
@@ -32,24 +26,24 @@ FORMS = [
 EVERY_FORM = pytest.mark.parametrize("form", FORMS, ids=lambda form: " ".join(map(str, form.values())))
 # One form of each kind, each integration and each place at least once.
 SOME_FORMS = pytest.mark.parametrize("form", [FORMS[0], FORMS[6], FORMS[7], FORMS[9]], ids=str)
-WITHOUT_DROPOUT = dict.fromkeys(("dropout", "attention_dropout", "activation_dropout"), 0.0)
 
 
-def recurrence_config(**fields) -> OdeTransformerRecurrenceConfig:
-    return OdeTransformerRecurrenceConfig(**{**TINY, **fields})
+def recurrence_config(**fields) -> ode.OdeTransformerRecurrenceConfig:
+    return ode.OdeTransformerRecurrenceConfig(**{**TINY, **fields})
 
 
-def build(model_class=OdeTransformerRecurrenceForConditionalGeneration, **fields):
+def build(model_class=ode.OdeTransformerRecurrenceForConditionalGeneration, **fields):
     """No parameter at its start: the new sublayer counts."""
     torch.manual_seed(0)
     return randomize(model_class(recurrence_config(**fields)))
 
 
-def without_recurrence(model: OdeTransformerRecurrenceForConditionalGeneration):
+def without_recurrence(model: ode.OdeTransformerRecurrenceForConditionalGeneration):
     """The model of the core with the parameters that it has of another."""
     fields = {name: value for name, value in model.config.to_dict().items() if not name.startswith("recurrence_")}
-    fields["model_type"] = OdeTransformerConfig.model_type
-    plain = OdeTransformerForConditionalGeneration(OdeTransformerConfig.from_dict(fields)).to(model.dtype).eval()
+    fields["model_type"] = ode.OdeTransformerConfig.model_type
+    config = ode.OdeTransformerConfig.from_dict(fields)
+    plain = ode.OdeTransformerForConditionalGeneration(config).to(model.dtype).eval()
     report = plain.load_state_dict(model.state_dict(), strict=False)
     assert not report.missing_keys and all("recurrence" in name for name in report.unexpected_keys)
     return plain
@@ -119,7 +113,7 @@ def test_states_and_gradients_are_those_of_the_equations(kind, layers, batch):
     """In float64, of a padded batch against one sentence at a time in loops; padding at both ends and in between."""
     fields = {**KINDS[kind], "recurrence_layers": layers, **WITHOUT_DROPOUT}
     config = recurrence_config(**fields)
-    encoder = build(OdeTransformerRecurrenceModel, **fields).encoder.recurrence.double().train()
+    encoder = build(ode.OdeTransformerRecurrenceModel, **fields).encoder.recurrence.double().train()
     mask = torch.ones(4, 9).long()
     mask[1, 6:] = mask[2, :5] = mask[3, 2] = mask[3, 5:] = 0
     torch.manual_seed(1)
@@ -136,9 +130,7 @@ def test_states_and_gradients_are_those_of_the_equations(kind, layers, batch):
         seen = list(states)
     for ours, theirs in zip(seen, expected, strict=True):
         assert_close(ours, theirs)
-    losses = [
-        sum((each * w[: len(each)]).sum() for each, w in zip(sentences, weights)) for sentences in (seen, expected)
-    ]
+    losses = [sum((each * w[: len(each)]).sum() for each, w in zip(rows, weights)) for rows in (seen, expected)]
     for ours, theirs in zip(*(torch.autograd.grad(loss, parameters) for loss in losses)):
         assert theirs.abs().max() > 1e-3
         assert_close(ours, theirs, scale=10)
@@ -147,10 +139,9 @@ def test_states_and_gradients_are_those_of_the_equations(kind, layers, batch):
 @pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
 @pytest.mark.parametrize("field", WITHOUT_DROPOUT)
 def test_each_dropout_is_where_it_belongs(field, kind):
-    """With nearly all dropped: embeddings and what sublayers give (`dropout`), what the activation gives, or the
-    weights of the attention."""
+    """With nearly all dropped: embeddings and sublayers (`dropout`), the activation, or the weights of attention."""
     fields = {**kind, **WITHOUT_DROPOUT, field: 0.999}
-    network = build(OdeTransformerRecurrenceModel, recurrence_layers=2, **fields).encoder.recurrence.train()
+    network = build(ode.OdeTransformerRecurrenceModel, recurrence_layers=2, **fields).encoder.recurrence.train()
     x, read = torch.randn(20, 8, 32), {}
 
     def keep(name):
@@ -165,9 +156,8 @@ def test_each_dropout_is_where_it_belongs(field, kind):
     dropped = {"embeddings": read["layers.0"][0], "bottom": read["layers.0.recurrence_layer_norm"][0]}
     dropped["recurrence"] = read["layers.1.recurrence_layer_norm"][0] - read["layers.1"][0]
     for i in range(2):
-        dropped[f"feed-forward {i}"] = (
-            read[f"layers.{i}.final_layer_norm"][0] - read[f"layers.{i}.recurrence_layer_norm"][1]
-        )
+        after, before = read[f"layers.{i}.final_layer_norm"][0], read[f"layers.{i}.recurrence_layer_norm"][1]
+        dropped[f"feed-forward {i}"] = after - before
         dropped[f"activation {i}"] = read[f"layers.{i}.fc2"][0]
         if kind["recurrence_encoder"] == "biarn":
             weights, dropped[f"weights {i}"] = read[f"layers.{i}.recurrence.attention_dropout"]
@@ -253,8 +243,8 @@ def test_a_layer_adds_as_many_parameters_as_the_page_says():
     """At base size, one BiARN layer of the equations and its sublayer at the top of the decoder."""
     with torch.device("meta"):
         models = (
-            OdeTransformerForConditionalGeneration(OdeTransformerConfig()),
-            OdeTransformerRecurrenceForConditionalGeneration(OdeTransformerRecurrenceConfig()),
+            ode.OdeTransformerForConditionalGeneration(ode.OdeTransformerConfig()),
+            ode.OdeTransformerRecurrenceForConditionalGeneration(ode.OdeTransformerRecurrenceConfig()),
         )
     base, extended = (sum(parameter.numel() for parameter in model.parameters()) for model in models)
     assert extended - base == 8_931_328

@@ -8,20 +8,18 @@ import pytest
 import torch
 from transformers import AutoModelForSeq2SeqLM
 
-from modeling_ode_transformer import (
-    OdeTransformerForConditionalGeneration,
-    OdeTransformerRecurrenceForConditionalGeneration,
-)
+import modeling_ode_transformer as ode
 
 from .conftest import assert_close, randomize, tiny_config
 from .processes import run_python
+from .test_hub import WITHOUT_PACKAGE
 from .test_recurrence import FORMS, KINDS, build, recurrence_config
 
 
 def build_without(**fields):
     """A model of the core, off its start."""
     torch.manual_seed(0)
-    return randomize(OdeTransformerForConditionalGeneration(tiny_config(**fields)))
+    return randomize(ode.OdeTransformerForConditionalGeneration(tiny_config(**fields)))
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -30,7 +28,7 @@ def test_a_trained_model_starts_with_its_own_outputs(kind, layers, tmp_path, bat
     for number, fields in enumerate(({}, {"decoder_solver": "rk4", "vector_field": "sublayers"})):
         trained = build_without(**fields)
         trained.save_pretrained(tmp_path / str(number))
-        model, report = OdeTransformerRecurrenceForConditionalGeneration.from_pretrained(
+        model, report = ode.OdeTransformerRecurrenceForConditionalGeneration.from_pretrained(
             tmp_path / str(number), **KINDS[kind], recurrence_decoder_layers=layers, output_loading_info=True
         )
         assert report["missing_keys"] and all("recurrence" in name for name in report["missing_keys"])
@@ -52,11 +50,11 @@ def test_new_parameters_have_their_initial_values(tmp_path):
     """Xavier's bounds of the matrices as they are stored, biases 0, the new sublayer's output 0 where no gate weighs
     it; of a new model and of one that is loaded without them."""
     fields = {"d_model": 256, "encoder_ffn_dim": 512}
-    OdeTransformerForConditionalGeneration(tiny_config(**fields)).save_pretrained(tmp_path)
+    ode.OdeTransformerForConditionalGeneration(tiny_config(**fields)).save_pretrained(tmp_path)
     for kind in (*KINDS.values(), {**KINDS["birnn"], "recurrence_integration": "gated_sum"}):
         torch.manual_seed(0)
-        new = OdeTransformerRecurrenceForConditionalGeneration(recurrence_config(**fields, **kind))
-        loaded = OdeTransformerRecurrenceForConditionalGeneration.from_pretrained(tmp_path, **kind)
+        new = ode.OdeTransformerRecurrenceForConditionalGeneration(recurrence_config(**fields, **kind))
+        loaded = ode.OdeTransformerRecurrenceForConditionalGeneration.from_pretrained(tmp_path, **kind)
         for model in (new, loaded):
             parameters = dict(model.model.encoder.recurrence.named_parameters())
             top = model.model.decoder.layers[-1]
@@ -83,27 +81,12 @@ def test_the_forward_pass_exports(batch):
         assert_close(exported.module()(**batch, use_cache=False).logits, model(**batch).logits)
 
 
-WITHOUT_PACKAGE = """
-import sys, torch
-sys.modules["modeling_ode_transformer"] = None
-from transformers import AutoModelForSeq2SeqLM
-first, second = sys.argv[1:]
-for source, target in ((first, second), (second, None)):
-    model = AutoModelForSeq2SeqLM.from_pretrained(source, trust_remote_code=True).eval()
-    assert type(model).__module__.startswith("transformers_modules."), type(model)
-    if target:
-        model.save_pretrained(target)
-    assert model.generate(torch.arange(4, 9)[None], min_new_tokens=3, max_new_tokens=4).shape[1] <= 5
-    output = model(torch.arange(4, 9)[None], decoder_input_ids=torch.arange(4, 9)[None])
-    print("sum", output.logits.double().sum().item())
-"""
-
-
 def test_a_saved_model_loads_without_the_package_and_keeps_its_code(tmp_path):
     """Also one that began as a model without a recurrence encoder, whose configuration names other classes."""
     build_without().save_pretrained(tmp_path / "core")
-    model = OdeTransformerRecurrenceForConditionalGeneration.from_pretrained(tmp_path / "core", **KINDS["biarn"])
+    model = ode.OdeTransformerRecurrenceForConditionalGeneration.from_pretrained(tmp_path / "core", **KINDS["biarn"])
     folders = [tmp_path / name for name in ("first", "second", "third")]
+    model.generation_config.max_len_a, model.generation_config.max_len_b = 0.2, 2
     randomize(model).save_pretrained(folders[0])
     AutoModelForSeq2SeqLM.from_pretrained(folders[0]).save_pretrained(folders[1])
     printed = run_python(WITHOUT_PACKAGE, tmp_path, str(folders[1]), str(folders[2]))
@@ -121,16 +104,3 @@ def test_a_saved_model_loads_without_the_package_and_keeps_its_code(tmp_path):
             "AutoModel": f"{own[1]}.OdeTransformerRecurrenceModel",
             "AutoModelForSeq2SeqLM": f"{own[1]}.OdeTransformerRecurrenceForConditionalGeneration",
         }
-
-
-@pytest.mark.parametrize(
-    "fields, message",
-    [
-        ({"recurrence_encoder": "lstm"}, "recurrence_encoder='lstm' is unknown: choose one of birnn, biarn"),
-        ({"recurrence_layers": 0}, "recurrence_layers=0 must be at least 1"),
-        ({"recurrence_steps": 0}, "recurrence_steps=0 must be at least 1, or None"),
-    ],
-)
-def test_what_is_not_a_recurrence_encoder_is_refused(fields, message):
-    with pytest.raises(Exception, match=message):
-        recurrence_config(**{"recurrence_encoder": "biarn", **fields})

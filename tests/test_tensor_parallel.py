@@ -9,20 +9,16 @@ from torch import distributed
 from torch.multiprocessing import start_processes
 from transformers.distributed import DistributedConfig
 
-from modeling_ode_transformer import (
-    OdeTransformerForCausalLM,
-    OdeTransformerForConditionalGeneration,
-    OdeTransformerRecurrenceForConditionalGeneration,
-)
+import modeling_ode_transformer as ode
 
-from .conftest import TINY, assert_close, build
+from .conftest import TINY, WITHOUT_DROPOUT, assert_close, build
 
 
 FORMS = {
-    "tied": (OdeTransformerForConditionalGeneration, {}, {"distributed_config": DistributedConfig(tp_size=2)}),
-    "untied": (OdeTransformerForConditionalGeneration, {"tie_word_embeddings": False}, {"tp_plan": "auto"}),
-    "language model": (OdeTransformerForCausalLM, {}, {"tp_plan": "auto"}),
-    "recurrence": (OdeTransformerRecurrenceForConditionalGeneration, {}, {"tp_plan": "auto"}),
+    "tied": (ode.OdeTransformerForConditionalGeneration, {}, {"distributed_config": DistributedConfig(tp_size=2)}),
+    "untied": (ode.OdeTransformerForConditionalGeneration, {"tie_word_embeddings": False}, {"tp_plan": "auto"}),
+    "language model": (ode.OdeTransformerForCausalLM, {}, {"tp_plan": "auto"}),
+    "recurrence": (ode.OdeTransformerRecurrenceForConditionalGeneration, {}, {"tp_plan": "auto"}),
 }
 SEARCHES = {
     "greedy": {"num_beams": 1},
@@ -30,7 +26,6 @@ SEARCHES = {
     "sampling": {"do_sample": True},
     "static cache": {"num_beams": 3, "cache_implementation": "static", "disable_compile": True},
 }
-NO_DROPOUT = dict.fromkeys(("dropout", "attention_dropout", "activation_dropout"), 0.0)
 
 
 def results(model, batch):
@@ -72,7 +67,9 @@ def run_process(rank, folder, batch):
 @pytest.mark.skipif(not os.path.exists("/sys/class/net/lo"), reason="processes talk over Linux's loopback")
 def test_two_processes_compute_and_generate_as_one(batch, tmp_path):
     """Logits, losses, gradients, and tokens of every search; each process holds half of the split weights."""
-    models = {form: build(model_class, **NO_DROPOUT, **fields) for form, (model_class, fields, _) in FORMS.items()}
+    models = {
+        form: build(model_class, **WITHOUT_DROPOUT, **fields) for form, (model_class, fields, _) in FORMS.items()
+    }
     for form, model in models.items():
         model.save_pretrained(tmp_path / form)
     start_processes(run_process, (tmp_path, batch), nprocs=2, start_method="fork")

@@ -34,14 +34,8 @@ def loop_norm(rows, norm, eps):
 def loop_block(block, rows, positions, eps):
     """Equations 4 and 5."""
     matrices = {name: weight.detach().numpy() for name, weight in block.named_parameters()}
-    x = np.maximum(
-        loop_norm(
-            (rows + positions) @ matrices["position_proj.weight"].T + matrices["position_proj.bias"],
-            block.position_norm,
-            eps,
-        ),
-        0,
-    )
+    projected = (rows + positions) @ matrices["position_proj.weight"].T + matrices["position_proj.bias"]
+    x = np.maximum(loop_norm(projected, block.position_norm, eps), 0)
     scores = (x @ matrices["q_proj.weight"].T) @ (x @ matrices["k_proj.weight"].T).T
     weights = np.exp(scores - scores.max(axis=1, keepdims=True))
     weights /= weights.sum(axis=1, keepdims=True)
@@ -52,8 +46,7 @@ def loop_block(block, rows, positions, eps):
 
 
 def loop_model(model, ids):
-    """Logits of one sentence in numpy, word by word, by equations 1-14 with Kutta's classical scheme; and the
-    attention of the first evaluation and E."""
+    """Logits of a sentence by equations 1-14 with Kutta's scheme; the attention of the first evaluation; and E."""
     base, config = model.model, model.config
     embeddings = base.embed_tokens.weight.detach().numpy()[ids]
     length, n, eps = len(ids), config.ngram_size, config.layer_norm_eps
@@ -173,8 +166,7 @@ def test_dropout_is_of_embeddings_and_of_the_vector_to_classify():
 
 
 def count(d, n, classes=6, embedding=300, blocks=1):
-    """Parameters without embeddings: convolution; W_P, W_Q, W_K, W_V, W_O, b_P and two norms a block; gate and norm;
-    classifier."""
+    """Without embeddings: convolution; W_P, W_Q, W_K, W_V, W_O, b_P and two norms a block; gate, norm; classifier."""
     convolution = n * embedding * d + d if n else 0
     return convolution + blocks * (5 * d * d + 5 * d) + 2 + 2 * d + d * classes + classes
 
@@ -224,12 +216,10 @@ def test_evaluations_of_a_pair_are_those_of_its_two_sentences():
     single.model.load_state_dict(pair.model.state_dict())
     ids = torch.randint(2, 50, (3, 9), generator=torch.Generator().manual_seed(0))
     types = (torch.arange(9) >= torch.tensor([[1], [4], [8]])).long()
-    first, second = (
-        [single(row[kinds == i][None]).num_function_evaluations.item() for row, kinds in zip(ids, types)]
-        for i in (0, 1)
-    )
+    parts = [[row[kinds == i][None] for i in (0, 1)] for row, kinds in zip(ids, types)]
+    expected = [sum(single(part).num_function_evaluations.item() for part in both) for both in parts]
     evaluations = pair(ids, token_type_ids=types).num_function_evaluations.tolist()
-    assert evaluations == [sum(both) for both in zip(first, second)]
+    assert evaluations == expected
     assert len(set(evaluations)) == 3
 
 

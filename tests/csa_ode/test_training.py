@@ -7,14 +7,7 @@ import numpy as np
 import plot_attention
 import pytest
 import torch
-from transformers import (
-    AutoModelForSequenceClassification,
-    AutoTokenizer,
-    DataCollatorWithPadding,
-    Trainer,
-    TrainingArguments,
-    pipeline,
-)
+import transformers
 
 from modeling_ode_transformer import CsaOdeConfig, CsaOdeForSequenceClassification
 from modeling_ode_transformer.training.tasks import classification, classification_examples
@@ -26,45 +19,33 @@ from .conftest import TINY
 QUIET = {"report_to": "none", "use_cpu": True, "disable_tqdm": True, "save_strategy": "no"}
 
 
-def texts_to_learn():
-    return [f"{'why' if i % 2 else 'who'} {word} it ?" for i, word in enumerate("is was did has can".split() * 6)]
-
-
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
     """A folder with a model that tells questions that begin with who from those with why, and its tokenizer."""
     folder = tmp_path_factory.mktemp("trained")
-    texts = texts_to_learn()
+    texts = [f"{'why' if i % 2 else 'who'} {word} it ?" for i, word in enumerate("is was did has can".split() * 6)]
     labels = [i % 2 for i in range(len(texts))]
     examples = classification_examples.Examples(texts, None, [str(label) for label in labels])
     tokenizer = classification.build_tokenizer(examples, classification.ModelArguments())
     torch.manual_seed(0)
     names = {"id2label": {0: "who", 1: "why"}, "label2id": {"who": 0, "why": 1}}
-    config = CsaOdeConfig(
-        vocab_size=len(tokenizer), embedding_size=16, hidden_size=16, pad_token_id=tokenizer.pad_token_id, **names
-    )
-    model = CsaOdeForSequenceClassification(config)
+    sizes = {"vocab_size": len(tokenizer), "pad_token_id": tokenizer.pad_token_id, "embedding_size": 16}
+    model = CsaOdeForSequenceClassification(CsaOdeConfig(**sizes, hidden_size=16, **names))
     dataset = [{**tokenizer(text), "labels": label} for text, label in zip(texts, labels)]
-    arguments = TrainingArguments(
-        str(folder), **QUIET | {"max_steps": 30, "learning_rate": 0.01, "per_device_train_batch_size": 10}
-    )
-    Trainer(
-        model=model,
-        args=arguments,
-        train_dataset=dataset,
-        processing_class=tokenizer,
-        data_collator=DataCollatorWithPadding(tokenizer),
-    ).train()
+    options = QUIET | {"max_steps": 30, "learning_rate": 0.01, "per_device_train_batch_size": 10}
+    collated = {"processing_class": tokenizer, "data_collator": transformers.DataCollatorWithPadding(tokenizer)}
+    arguments = transformers.TrainingArguments(str(folder), **options)
+    transformers.Trainer(model, arguments, train_dataset=dataset, **collated).train()
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return folder
 
 
 def test_trainer_and_pipeline(trained):
-    classify = pipeline("text-classification", model=str(trained))
+    classify = transformers.pipeline("text-classification", model=str(trained))
     results = classify(["why is it ?", "who was it ?", "who"], batch_size=3)
     assert [result["label"] for result in results] == ["why", "who", "who"]
-    tokenizer = AutoTokenizer.from_pretrained(trained)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(trained)
     assert tokenizer("who unheard").input_ids[1] == tokenizer.unk_token_id == 1
     assert tokenizer.pad_token_id == 0 and "token_type_ids" not in tokenizer("who")
 
@@ -78,8 +59,8 @@ def test_accumulated_gradients_are_those_of_the_full_batch(tmp_path):
         model = CsaOdeForSequenceClassification(CsaOdeConfig(**(TINY | {"num_labels": 1, "dropout": 0.0})))
         steps = {"max_steps": 1, "per_device_train_batch_size": size, "gradient_accumulation_steps": accumulation}
         update = {"learning_rate": 1e-2, "optim": "sgd", "max_grad_norm": 0.0}
-        arguments = TrainingArguments(str(tmp_path / name), **QUIET | steps | update)
-        Trainer(model=model, args=arguments, train_dataset=data).train()
+        arguments = transformers.TrainingArguments(str(tmp_path / name), **QUIET | steps | update)
+        transformers.Trainer(model=model, args=arguments, train_dataset=data).train()
         return model.classifier.weight.detach()
 
     torch.testing.assert_close(weights("a", 8, 1), weights("b", 2, 4), rtol=1e-4, atol=1e-6)
@@ -138,8 +119,8 @@ def test_attention_is_plotted(trained, tmp_path):
         assert (tmp_path / "out" / name).read_bytes().startswith(b"\x89PNG")
     numbers = json.loads((tmp_path / "out" / "attention.json").read_text())
     assert numbers["times"] == pytest.approx([0, 0.2, 0.4, 0.6, 0.8, 1.0])
-    model = AutoModelForSequenceClassification.from_pretrained(trained)
-    ids = AutoTokenizer.from_pretrained(trained)("why is it ?", return_tensors="pt")
+    model = transformers.AutoModelForSequenceClassification.from_pretrained(trained)
+    ids = transformers.AutoTokenizer.from_pretrained(trained)("why is it ?", return_tensors="pt")
     output = model(**ids, output_attentions=True, output_hidden_states=True)
     assert numbers["weights"][0] == pytest.approx(output.attentions[0][0, 0, 0, 2].item(), abs=1e-6)
     last = model.model.attention(output.hidden_states[1], ids["attention_mask"])[0, 0, 2].item()

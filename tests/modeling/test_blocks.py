@@ -8,18 +8,14 @@ import torch
 from torch import nn
 from transformers import M2M100Config, M2M100ForConditionalGeneration
 
-from modeling_ode_transformer import (
-    OdeTransformerForCausalLM,
-    OdeTransformerForConditionalGeneration,
-    OdeTransformerModel,
-    OdeTransformerRecurrenceForConditionalGeneration,
-)
+import modeling_ode_transformer as ode
 from modeling_ode_transformer.integration_ode_transformer import integrate_multistep
 
-from ..conftest import MULTISTEPS, TINY, assert_close, build, randomize, tiny_config
+from ..conftest import MULTISTEPS, TINY, WITHOUT_DROPOUT, assert_close, build, randomize, tiny_config
 
 
 PLAIN = {"layer_history": "none", "max_relative_position": 0}
+RECURRENCE = ode.OdeTransformerRecurrenceForConditionalGeneration
 FIGURE_4 = ("layer", "attention", "ffn", "sublayers")
 
 
@@ -32,10 +28,16 @@ def m2m100(dtype=torch.float64):
 
 
 def with_weights_of(other, **kwargs):
-    model = OdeTransformerForConditionalGeneration(tiny_config(**{**PLAIN, **kwargs})).to(other.dtype).eval()
+    model = ode.OdeTransformerForConditionalGeneration(tiny_config(**{**PLAIN, **kwargs})).to(other.dtype).eval()
     missing, unexpected = model.load_state_dict(other.state_dict(), strict=False)
     assert not unexpected and not [name for name in missing if "coefficients" not in name]
     return model
+
+
+def check_encoder(model, reference, batch, step):
+    """A model's encoder is that of M2M100 with `step(layer, y)` in place of its layers."""
+    actual = model.model.encoder(batch["input_ids"]).last_hidden_state
+    assert_close(actual, reference_encoder(reference, batch, step))
 
 
 def reference_encoder(model, batch, step):
@@ -83,8 +85,10 @@ def test_vector_fields_are_those_of_figure_4(solver, by_hand, field, full_batch)
 
     reference = m2m100()
     model = with_weights_of(reference, encoder_solver=solver, coefficients="fixed", vector_field=field)
-    expected = reference_encoder(reference, full_batch, step)
-    assert_close(model.model.encoder(full_batch["input_ids"]).last_hidden_state, expected)
+    check_encoder(model, reference, full_batch, step)
+
+
+OWN = {"a": [[], [0.5]], "b": [0.25, 0.75]}
 
 
 def released_rk2(F, y):
@@ -97,10 +101,7 @@ def released_rk2(F, y):
     "fields, by_hand",
     [
         ({"encoder_solver": "rk2", "coefficients": "ones"}, lambda F, y: y + F(y) + F(y + F(y))),
-        (
-            {"encoder_solver": {"a": [[], [0.5]], "b": [0.25, 0.75]}, "coefficients": "fixed"},
-            lambda F, y: y + F(y) / 4 + 3 * F(y + F(y) / 2) / 4,
-        ),
+        ({"encoder_solver": OWN, "coefficients": "fixed"}, lambda F, y: y + F(y) / 4 + 3 * F(y + F(y) / 2) / 4),
         ({"encoder_solver": "rk2", "coefficients": "fixed", "stage_values": "output"}, released_rk2),
         ({"encoder_solver": "euler", "step_size": 0.5}, lambda F, y: y + F(y) / 2),
         ({"encoder_solver": "euler", "steps_per_layer": 2}, lambda F, y: y + F(y) + F(y + F(y))),
@@ -110,17 +111,15 @@ def released_rk2(F, y):
 def test_other_blocks_are_their_equations(fields, by_hand, full_batch):
     reference = m2m100()
     model = with_weights_of(reference, **fields)
-    expected = reference_encoder(reference, full_batch, lambda layer, y: by_hand(f(layer), y))
-    assert_close(model.model.encoder(full_batch["input_ids"]).last_hidden_state, expected)
+    check_encoder(model, reference, full_batch, lambda layer, y: by_hand(f(layer), y))
 
 
 @pytest.mark.parametrize("field", FIGURE_4)
 def test_the_decoders_blocks_are_runge_kutta_steps_too(field, full_batch):
     reference = m2m100()
     reference.set_attn_implementation("eager")
-    model = with_weights_of(
-        reference, encoder_solver="euler", decoder_solver="rk2", coefficients="fixed", vector_field=field
-    )
+    fields = {"encoder_solver": "euler", "decoder_solver": "rk2", "coefficients": "fixed"}
+    model = with_weights_of(reference, **fields, vector_field=field)
     memory = reference.model.encoder(full_batch["input_ids"]).last_hidden_state
     ids = full_batch["decoder_input_ids"]
     causal = torch.full((6, 6), float("-inf"), dtype=torch.float64).triu(1)[None, None]
@@ -155,7 +154,7 @@ def test_multistep_schemes_step_over_layers_or_sublayers(solver, field, full_bat
     """Their equations are in test_integration.py."""
     reference = m2m100()
     fields = {"encoder_solver": solver, "vector_field": field}
-    model = OdeTransformerForConditionalGeneration(tiny_config(**PLAIN, **fields)).double().eval()
+    model = ode.OdeTransformerForConditionalGeneration(tiny_config(**PLAIN, **fields)).double().eval()
     model.load_state_dict(reference.state_dict(), strict=False)
     scheme, steps = randomize(model.model.encoder.multistep), ()
 
@@ -165,14 +164,15 @@ def test_multistep_schemes_step_over_layers_or_sublayers(solver, field, full_bat
             y, steps = integrate_multistep(lambda z, _, F=F: F(z), y, scheme, steps)
         return y
 
-    expected = reference_encoder(reference, full_batch, step)
-    assert_close(model.model.encoder(full_batch["input_ids"]).last_hidden_state, expected)
+    check_encoder(model, reference, full_batch, step)
 
 
 @pytest.mark.parametrize("field, last", [("macaron", 0.5), ("macaron_released", 1.0)])
 def test_macaron_is_a_split_step(field, last, full_batch):
     reference = m2m100()
-    model = OdeTransformerForConditionalGeneration(tiny_config(**PLAIN, encoder_solver="euler", vector_field=field))
+    model = ode.OdeTransformerForConditionalGeneration(
+        tiny_config(**PLAIN, encoder_solver="euler", vector_field=field)
+    )
     randomize(model).double().load_state_dict(reference.state_dict(), strict=False)
     blocks = iter(model.model.encoder.layers)
 
@@ -182,15 +182,14 @@ def test_macaron_is_a_split_step(field, last, full_batch):
         y = y + A(layer)(y)
         return y + last * B(layer)(y)
 
-    expected = reference_encoder(reference, full_batch, step)
-    assert_close(model.model.encoder(full_batch["input_ids"]).last_hidden_state, expected)
+    check_encoder(model, reference, full_batch, step)
 
 
 def test_a_stage_of_weight_0_in_the_tableau_is_normalized_where_weights_are_learned(full_batch):
     """y + sum_i gamma_i LN_i(F_i) with the stages of the midpoint scheme, whose own weights are 0 and 1."""
     reference = m2m100()
     fields = {"encoder_solver": "midpoint", "coefficients": "learned", "normalize_stages": True}
-    model = randomize(OdeTransformerForConditionalGeneration(tiny_config(**PLAIN, **fields))).double()
+    model = randomize(ode.OdeTransformerForConditionalGeneration(tiny_config(**PLAIN, **fields))).double()
     model.load_state_dict(reference.state_dict(), strict=False)
     encoder = model.model.encoder
     (gamma_1, gamma_2), norms = encoder.solver_coefficients.weight, encoder.stage_norms
@@ -201,13 +200,12 @@ def test_a_stage_of_weight_0_in_the_tableau_is_normalized_where_weights_are_lear
         F1, F2 = (nn.functional.layer_norm(F, (32,), norm.weight, norm.bias) for F, norm in zip(stages, norms))
         return y + gamma_1 * F1 + gamma_2 * F2
 
-    expected = reference_encoder(reference, full_batch, step)
-    assert_close(encoder(full_batch["input_ids"]).last_hidden_state, expected)
+    check_encoder(model, reference, full_batch, step)
 
 
 def test_dense_history_is_the_start_of_the_learned_one(batch):
-    learned = OdeTransformerModel(tiny_config(layer_history="learned_dense")).eval()
-    dense = OdeTransformerModel(tiny_config(layer_history="dense")).eval()
+    learned = ode.OdeTransformerModel(tiny_config(layer_history="learned_dense")).eval()
+    dense = ode.OdeTransformerModel(tiny_config(layer_history="dense")).eval()
     dense.load_state_dict({k: v for k, v in learned.state_dict().items() if not k.endswith("history.weight")})
     assert_close(dense(**batch).last_hidden_state, learned(**batch).last_hidden_state)
     assert learned.encoder.history.weight[2].tolist() == pytest.approx([1 / 3, 1 / 3, 1 / 3, 0])
@@ -215,7 +213,7 @@ def test_dense_history_is_the_start_of_the_learned_one(batch):
 
 def test_learned_positions_are_limited_by_those_that_are_used():
     """Packed sequences count anew, and padding has no position."""
-    model = build(OdeTransformerForCausalLM, position_embedding_type="learned", max_position_embeddings=8)
+    model = build(ode.OdeTransformerForCausalLM, position_embedding_type="learned", max_position_embeddings=8)
     sequences = [torch.randint(4, 61, (1, 6)) for _ in range(3)]
     alone = [model(ids).logits for ids in sequences]
     packed = torch.cat(sequences, dim=1)
@@ -232,7 +230,7 @@ def test_learned_positions_are_limited_by_those_that_are_used():
 
 def test_without_positions_the_encoder_is_equivariant():
     torch.manual_seed(0)
-    model = randomize(OdeTransformerModel(tiny_config(position_embedding_type="none", max_relative_position=0)))
+    model = randomize(ode.OdeTransformerModel(tiny_config(position_embedding_type="none", max_relative_position=0)))
     ids, order = torch.randint(4, 61, (1, 7)), torch.randperm(7)
     expected = model.encoder(ids).last_hidden_state[:, order]
     assert_close(model.encoder(ids[:, order]).last_hidden_state, expected)
@@ -240,9 +238,8 @@ def test_without_positions_the_encoder_is_equivariant():
 
 def test_initialization_is_the_originals():
     torch.manual_seed(0)
-    model = OdeTransformerForConditionalGeneration(
-        tiny_config(vocab_size=4000, d_model=256, encoder_ffn_dim=512, coefficients="learned")
-    )
+    config = tiny_config(vocab_size=4000, d_model=256, encoder_ffn_dim=512, coefficients="learned")
+    model = ode.OdeTransformerForConditionalGeneration(config)
     shared = model.model.shared.weight
     assert shared[1].abs().max() == 0
     assert shared[2:].std().item() == pytest.approx(256**-0.5, rel=0.01)
@@ -265,11 +262,8 @@ def test_initialization_is_the_originals():
         {"normalize_stages": True, "encoder_solver": "pcformer"},
         {"vector_field": "macaron", "embedding_layer_norm": True},
         *({"layer_history": name} for name in ("none", "dense", "attention")),
-        {"model_class": OdeTransformerForCausalLM},
-        *(
-            {"model_class": OdeTransformerRecurrenceForConditionalGeneration, "recurrence_encoder": kind}
-            for kind in ("birnn", "biarn")
-        ),
+        {"model_class": ode.OdeTransformerForCausalLM},
+        *({"model_class": RECURRENCE, "recurrence_encoder": kind} for kind in ("birnn", "biarn")),
     ],
     ids=str,
 )
@@ -282,7 +276,7 @@ def test_an_untied_head_starts_as_the_embeddings():
     """As the original's `embed_out`, not as a linear layer; a bias at 0."""
     torch.manual_seed(0)
     fields = {"vocab_size": 4000, "d_model": 256, "tie_word_embeddings": False, "lm_head_bias": True}
-    for model_class in (OdeTransformerForConditionalGeneration, OdeTransformerForCausalLM):
+    for model_class in (ode.OdeTransformerForConditionalGeneration, ode.OdeTransformerForCausalLM):
         head = model_class(tiny_config(config_class=model_class.config_class, **fields)).lm_head
         assert head.weight.std().item() == pytest.approx(256**-0.5, rel=0.01)
         assert head.bias.shape == (4000,) and head.bias.abs().max() == 0
@@ -290,7 +284,7 @@ def test_an_untied_head_starts_as_the_embeddings():
 
 def test_word_dropout_zeroes_whole_embeddings_without_rescaling():
     torch.manual_seed(0)
-    encoder = OdeTransformerModel(tiny_config(word_dropout=0.2)).encoder
+    encoder = ode.OdeTransformerModel(tiny_config(word_dropout=0.2)).encoder
     embedded = encoder.train().embed_words(None, torch.full((50, 40, 32), 3.0))
     assert set(embedded.unique().tolist()) == {0.0, 3.0}
     assert (embedded == embedded[..., :1]).all()
@@ -301,7 +295,6 @@ def test_word_dropout_zeroes_whole_embeddings_without_rescaling():
 @pytest.mark.parametrize("name", ["encoder", "decoder"])
 def test_word_dropout_is_of_both_stacks(name):
     """With nearly all words dropped, what is left is that of zero vectors at the same positions."""
-    others = dict.fromkeys(("dropout", "attention_dropout", "activation_dropout"), 0.0)
-    stack = getattr(build(OdeTransformerModel, word_dropout=1 - 1e-7, **others), name).train()
+    stack = getattr(build(ode.OdeTransformerModel, word_dropout=1 - 1e-7, **WITHOUT_DROPOUT), name).train()
     expected = stack(inputs_embeds=torch.zeros(2, 7, 32)).last_hidden_state
     assert_close(stack(torch.randint(4, 61, (2, 7))).last_hidden_state, expected)

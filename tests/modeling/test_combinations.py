@@ -88,8 +88,7 @@ def mask_of_the_first_head(module, query, key, value, attention_mask, position_b
 
 @pytest.mark.parametrize("max_relative_position", [0, 4])
 def test_masks_of_booleans_are_those_of_numbers_with_every_attention(max_relative_position, batch, monkeypatch):
-    """Masks of the caller's own: of a decoder, whose later tokens do not see the first; and of the words of sources,
-    against the usual mask."""
+    """Masks of the caller's own: of a decoder, whose later tokens do not see the first; and of words of sources."""
     sizes = {"d_model": 64, "encoder_attention_heads": 2, "decoder_attention_heads": 2}
     sizes["max_relative_position"] = max_relative_position
     model = build(OdeTransformerForCausalLM, **sizes).eval()
@@ -161,10 +160,9 @@ def separating_kernel(module, query, key, value, attention_mask, position_ids=No
 @pytest.mark.parametrize("implementation, max_relative_position", [("sdpa", 0), ("sdpa", 4), ("flash_attention_2", 0)])
 def test_packed_sequences_are_as_alone(implementation, max_relative_position, is_training, monkeypatch):
     """They are told apart by their positions, with and without a cache."""
-    dropout = dict.fromkeys(("dropout", "attention_dropout", "activation_dropout"), 0.0)
-    model = build(
-        OdeTransformerForCausalLM, decoder_solver="rk2", max_relative_position=max_relative_position, **dropout
-    ).train(is_training)
+    fields = dict.fromkeys(("dropout", "attention_dropout", "activation_dropout"), 0.0)
+    fields |= {"decoder_solver": "rk2", "max_relative_position": max_relative_position}
+    model = build(OdeTransformerForCausalLM, **fields).train(is_training)
     rows = torch.arange(4, 9)[None], torch.arange(9, 12)[None]
     expected = torch.cat([model(row).logits for row in rows], 1)
     monkeypatch.setitem(ALL_ATTENTION_FUNCTIONS._global_mapping, "flash_attention_2", separating_kernel)

@@ -8,11 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from modeling_ode_transformer import (
-    OdeTransformerForCausalLM,
-    OdeTransformerForConditionalGeneration,
-    OdeTransformerModel,
-)
+import modeling_ode_transformer as ode
 
 from ..conftest import build, tiny_config
 
@@ -31,7 +27,7 @@ def test_resizing_reaches_every_embedding():
     assert shared.model.encoder.embed_tokens.embed_scale == pytest.approx(math.sqrt(32))
 
 
-@pytest.mark.parametrize("model_class", [OdeTransformerForConditionalGeneration, OdeTransformerForCausalLM])
+@pytest.mark.parametrize("model_class", [ode.OdeTransformerForConditionalGeneration, ode.OdeTransformerForCausalLM])
 def test_a_resized_output_projection_is_what_it_was(model_class):
     """Its class and its old rows."""
     model = build(model_class, tie_word_embeddings=False)
@@ -62,7 +58,7 @@ def test_each_dropout_is_where_it_belongs(field, vector_field):
     """With nearly all dropped: embeddings and what sublayers add (`dropout`), or what the activation gives."""
     fields = {"dropout": 0.0, "attention_dropout": 0.0, "activation_dropout": 0.0, field: 0.999}
     fields |= {"encoder_solver": "euler", "coefficients": "fixed", "vector_field": vector_field}
-    model, x, read = build(OdeTransformerModel, **fields).train(), torch.randn(3, 40, 32), {}
+    model, x, read = build(ode.OdeTransformerModel, **fields).train(), torch.randn(3, 40, 32), {}
     for stack in ("encoder", "decoder"):
         layer = getattr(model, stack).layers[0]
         for name in ("", "fc2", *(["macaron_fc2"] if vector_field == "macaron" else [])):
@@ -85,7 +81,7 @@ def test_each_dropout_is_where_it_belongs(field, vector_field):
 @torch.no_grad()
 def test_each_attention_has_dropout(attention, implementation):
     stack, name = attention.split()
-    model = build(OdeTransformerModel, dropout=0.0, attention_dropout=0.5, activation_dropout=0.0).eval()
+    model = build(ode.OdeTransformerModel, dropout=0.0, attention_dropout=0.5, activation_dropout=0.0).eval()
     model.set_attn_implementation(implementation)
     inputs = {"input_ids": torch.randint(4, 61, (3, 7)), "decoder_input_ids": torch.randint(4, 61, (3, 7))}
     expected = model(**inputs)
@@ -107,7 +103,7 @@ def test_the_sources_vocabulary_is_resized_alone():
 
 
 @pytest.mark.parametrize("shared, tied", [(True, True), (True, False), (False, True), (False, False)])
-@pytest.mark.parametrize("model_class", [OdeTransformerForConditionalGeneration, OdeTransformerForCausalLM])
+@pytest.mark.parametrize("model_class", [ode.OdeTransformerForConditionalGeneration, ode.OdeTransformerForCausalLM])
 def test_saved_models_come_back(model_class, shared, tied, tmp_path, batch):
     fields = {"share_encoder_decoder_embeddings": shared, "tie_word_embeddings": tied, "coefficients": "learned"}
     model = build(model_class, decoder_solver="rk4", **fields)
@@ -117,7 +113,7 @@ def test_saved_models_come_back(model_class, shared, tied, tmp_path, batch):
     assert loaded.state_dict().keys() == model.state_dict().keys()
     for name, tensor in model.state_dict().items():
         assert torch.equal(loaded.state_dict()[name], tensor), name
-    if model_class is OdeTransformerForConditionalGeneration:
+    if model_class is ode.OdeTransformerForConditionalGeneration:
         matrices = {id(m.weight) for m in (loaded.model.encoder.embed_tokens, loaded.model.decoder.embed_tokens)}
         assert len(matrices) == (1 if shared else 2)
         assert (loaded.lm_head.weight is loaded.model.decoder.embed_tokens.weight) == tied
@@ -128,17 +124,15 @@ def test_saved_models_come_back(model_class, shared, tied, tmp_path, batch):
 def test_missing_parameters_are_initialized_not_garbage(tmp_path):
     build().save_pretrained(tmp_path)
     fields = {"encoder_coefficients": "learned", "max_relative_position": 4, "layer_history": "learned_dense"}
-    model = OdeTransformerForConditionalGeneration.from_pretrained(
-        tmp_path, **fields, encoder_solver="rk4", ignore_mismatched_sizes=True
-    )
+    fields |= {"encoder_solver": "rk4", "ignore_mismatched_sizes": True}
+    model = ode.OdeTransformerForConditionalGeneration.from_pretrained(tmp_path, **fields)
     assert model.model.encoder.solver_coefficients.weight.tolist() == [1.0] * 4
     # 2 * 4 + 1 vectors of 8 numbers
     keys, bound = model.model.encoder.layers[0].self_attn.relative_keys.weight, math.sqrt(6 / (9 + 8))
     assert keys.shape == (9, 8) and 0.9 * bound < keys.abs().max().item() <= bound
-    fields = {"encoder_coefficients": "ema", "coefficient_sharing": "channel"}
-    model = OdeTransformerForConditionalGeneration.from_pretrained(
-        tmp_path, **fields, encoder_solver="pcformer", decoder_solver="multistep", normalize_stages=True
-    )
+    fields = {"encoder_solver": "pcformer", "encoder_coefficients": "ema", "coefficient_sharing": "channel"}
+    fields |= {"decoder_solver": "multistep", "normalize_stages": True}
+    model = ode.OdeTransformerForConditionalGeneration.from_pretrained(tmp_path, **fields)
     assert model.model.encoder.solver_coefficients.weight.tolist() == [0.5] * 32
     assert model.model.encoder.corrector.weight[1].tolist() == [0.5, 0.5, 0, 0]
     assert model.model.encoder.stage_norms[1].weight.tolist() == [1] * 32
@@ -151,12 +145,12 @@ def test_missing_parameters_are_initialized_not_garbage(tmp_path):
 def test_gates_that_start_even_weigh_every_stage_of_every_token_alike(mode, solver):
     """1/n each, with weights of zero, in a new model as in one whose gates a checkpoint lacks."""
     fields = {"encoder_solver": solver, "encoder_coefficients": mode, "coefficient_start": "even"}
-    coefficients = OdeTransformerForConditionalGeneration(tiny_config(**fields)).model.encoder.solver_coefficients
+    coefficients = ode.OdeTransformerForConditionalGeneration(tiny_config(**fields)).model.encoder.solver_coefficients
     number = coefficients.tableau.num_stages
     assert not coefficients.gate.weight.any()
     weights = coefficients([torch.randn(2, 5, 32) for _ in range(number)])
     torch.testing.assert_close(torch.stack(list(weights)), torch.full((number, 2, 5, 1), 1 / number))
-    random = OdeTransformerForConditionalGeneration(tiny_config(**fields | {"coefficient_start": "random"}))
+    random = ode.OdeTransformerForConditionalGeneration(tiny_config(**fields | {"coefficient_start": "random"}))
     assert random.model.encoder.solver_coefficients.gate.weight.any()
 
 

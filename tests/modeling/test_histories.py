@@ -12,7 +12,7 @@ from modeling_ode_transformer.layers_ode_transformer import mask_and_distances
 
 from ..conftest import assert_close, build, randomize, tiny_config
 from ..correctors import STACKS, difference
-from .test_blocks import f, m2m100, reference_encoder
+from .test_blocks import check_encoder, f, m2m100, reference_encoder
 
 
 def model_and_reference(**fields):
@@ -40,8 +40,7 @@ def test_depth_weighted_is_a_sum_of_outputs_after_each_block(solver, full_batch)
         y[:] = [sum(weight * X for weight, X in zip(a[len(outputs) - 2], outputs))]
         return y[0]
 
-    expected = reference_encoder(reference, full_batch, step)
-    assert_close(model.model.encoder(full_batch["input_ids"]).last_hidden_state, expected)
+    check_encoder(model, reference, full_batch, step)
 
 
 def attention_over_depth(values, query):
@@ -64,8 +63,7 @@ def test_attention_over_depth_is_that_of_the_increments(full_batch):
         values.append(f(layer)(state))
         return attention_over_depth(values, queries[len(values) - 2])
 
-    expected = reference_encoder(reference, full_batch, step)
-    assert_close(model.model.encoder(full_batch["input_ids"]).last_hidden_state, expected)
+    check_encoder(model, reference, full_batch, step)
     # It starts as the mean.
     assert not OdeTransformerModel(tiny_config(layer_history="attention")).encoder.history.weight.any()
 
@@ -85,8 +83,7 @@ def test_dynamic_weights_are_those_of_the_last_output(full_batch):
         a = z * (1 + torch.erf(z / 2**0.5)) / 2 @ W.weight.T + W.bias
         return torch.einsum("btj,btjd->btd", a, torch.stack(outputs, dim=-2))
 
-    expected = reference_encoder(reference, full_batch, step)
-    assert_close(model.model.encoder(full_batch["input_ids"]).last_hidden_state, expected)
+    check_encoder(model, reference, full_batch, step)
 
 
 def test_attention_to_increments_is_added_to_the_state(full_batch):
@@ -104,8 +101,7 @@ def test_attention_to_increments_is_added_to_the_state(full_batch):
         values.append(f(layer)(read))
         return state + values[-1]
 
-    expected = reference_encoder(reference, full_batch, step)
-    assert_close(model.model.encoder(full_batch["input_ids"]).last_hidden_state, expected)
+    check_encoder(model, reference, full_batch, step)
 
 
 def test_one_layer_attends_to_nothing_and_has_no_queries(batch):
@@ -122,17 +118,15 @@ def test_one_layer_attends_to_nothing_and_has_no_queries(batch):
 def test_hyper_connections_are_those_of_deepseek_v4(full_batch):
     """The streams, their collapse before a block and at the end, by transformers' own modules."""
     deepseek = pytest.importorskip("transformers.models.deepseek_v4.modeling_deepseek_v4")  # not in 5.20
-    model, reference = model_and_reference(
-        layer_history="hyper_connections", encoder_solver="rk2", coefficients="fixed"
-    )
+    fields = {"layer_history": "hyper_connections", "encoder_solver": "rk2", "coefficients": "fixed"}
+    model, reference = model_and_reference(**fields)
     history, streams = model.model.encoder.history, []
     config = deepseek.DeepseekV4Config(hidden_size=32, hc_mult=4, rms_norm_eps=1e-5)
 
     def connection(i):
         module = deepseek.DeepseekV4HyperConnection(config).double()
-        module.load_state_dict(
-            {"fn": history.mixers[i].weight, "base": history.mixers[i].bias, "scale": torch.ones(3)}
-        )
+        mixer = history.mixers[i]
+        module.load_state_dict({"fn": mixer.weight, "base": mixer.bias, "scale": torch.ones(3)})
         return module
 
     def step(layer, state):

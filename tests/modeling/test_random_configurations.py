@@ -9,14 +9,7 @@ import torch
 from huggingface_hub.errors import StrictDataclassError
 from safetensors.torch import load_file, save_file
 
-from modeling_ode_transformer import (
-    OdeTransformerConfig,
-    OdeTransformerDecoderConfig,
-    OdeTransformerForCausalLM,
-    OdeTransformerForConditionalGeneration,
-    OdeTransformerRecurrenceConfig,
-    OdeTransformerRecurrenceForConditionalGeneration,
-)
+import modeling_ode_transformer as ode
 from modeling_ode_transformer.configuration_ode_transformer import CHOICES
 
 from ..conftest import CORRECTORS, MULTISTEPS, TABLEAUS, TOLERANCES, assert_close, randomize
@@ -76,14 +69,14 @@ RECURRENCES = [
 ]
 
 
-def make_config(fields: dict) -> OdeTransformerDecoderConfig:
+def make_config(fields: dict) -> ode.OdeTransformerDecoderConfig:
     """A language model's lacks what is an encoder's."""
     if "recurrence_encoder" in fields:
-        return OdeTransformerRecurrenceConfig(**fields)
+        return ode.OdeTransformerRecurrenceConfig(**fields)
     if fields["is_encoder_decoder"]:
-        return OdeTransformerConfig(**fields)
-    known = OdeTransformerDecoderConfig.__dataclass_fields__
-    return OdeTransformerDecoderConfig(**{name: value for name, value in fields.items() if name in known})
+        return ode.OdeTransformerConfig(**fields)
+    known = ode.OdeTransformerDecoderConfig.__dataclass_fields__
+    return ode.OdeTransformerDecoderConfig(**{name: value for name, value in fields.items() if name in known})
 
 
 def draw_fields(number: int, seed: int, **given) -> list[dict]:
@@ -113,9 +106,10 @@ MASK = (torch.arange(9) < torch.tensor([[9], [7], [4]])).long()
 
 def make(fields: dict, **others) -> torch.nn.Module:
     torch.manual_seed(0)
-    model_class = OdeTransformerForConditionalGeneration if fields["is_encoder_decoder"] else OdeTransformerForCausalLM
+    classes = ode.OdeTransformerForCausalLM, ode.OdeTransformerForConditionalGeneration
+    model_class = classes[fields["is_encoder_decoder"]]
     if "recurrence_encoder" in fields:
-        model_class = OdeTransformerRecurrenceForConditionalGeneration
+        model_class = ode.OdeTransformerRecurrenceForConditionalGeneration
     return randomize(model_class(make_config(fields | others)))
 
 
@@ -133,7 +127,7 @@ def gradients(model) -> dict[str, torch.Tensor]:
 
 
 def test_the_space_has_all_fields_and_the_sample_all_values():
-    fields = OdeTransformerConfig.__annotations__ | OdeTransformerDecoderConfig.__annotations__
+    fields = ode.OdeTransformerConfig.__annotations__ | ode.OdeTransformerDecoderConfig.__annotations__
     assert SPACE.keys() == fields.keys() - {"stacks"}
     for name, values in SPACE.items():
         assert {str(fields[name]) for fields in FIELDS} >= set(map(str, values)), name
@@ -199,9 +193,7 @@ def test_beams_are_those_of_transformers(fields):
     if model.config.is_encoder_decoder:
         assert_search_is_that_of_transformers(model, inputs, **options)
     else:
-        outputs = [
-            model.double().generate(**inputs, **options | {"use_cache": use_cache}) for use_cache in (True, False)
-        ]
+        outputs = [model.double().generate(**inputs, **options | {"use_cache": cached}) for cached in (True, False)]
         assert torch.equal(*outputs)
 
 

@@ -5,12 +5,7 @@ import pytest
 import torch
 from transformers import M2M100Config, M2M100ForConditionalGeneration
 
-from modeling_ode_transformer import (
-    OdeTransformerForCausalLM,
-    OdeTransformerForConditionalGeneration,
-    OdeTransformerModel,
-    OdeTransformerRecurrenceForConditionalGeneration,
-)
+import modeling_ode_transformer as ode
 
 from ..conftest import build, tiny_config
 from ..operators import CountOperators
@@ -19,15 +14,15 @@ from ..operators import CountOperators
 @pytest.mark.parametrize(
     "model_class",
     [
-        OdeTransformerModel,
-        OdeTransformerForConditionalGeneration,
-        OdeTransformerRecurrenceForConditionalGeneration,
-        OdeTransformerForCausalLM,
+        ode.OdeTransformerModel,
+        ode.OdeTransformerForConditionalGeneration,
+        ode.OdeTransformerRecurrenceForConditionalGeneration,
+        ode.OdeTransformerForCausalLM,
     ],
 )
 def test_training_fills_a_cache_only_if_asked(model_class, batch):
     model = build(model_class)
-    if model_class is OdeTransformerForCausalLM:
+    if model_class is ode.OdeTransformerForCausalLM:
         batch = {"input_ids": batch["decoder_input_ids"]}
     assert model(**batch).past_key_values.get_seq_length() == 6
     model.train()
@@ -50,7 +45,7 @@ def test_a_training_step_has_as_many_operators_as_noted(batch):
     sizes |= {"encoder_attention_heads": 4, "decoder_attention_heads": 4, "encoder_ffn_dim": 48, "decoder_ffn_dim": 48}
     preset = {"max_relative_position": 8, "layer_history": "learned_dense", "decoder_solver": "euler"}
     models = {
-        name: OdeTransformerForConditionalGeneration(tiny_config(**sizes, **preset, encoder_solver=solver, **kind))
+        name: ode.OdeTransformerForConditionalGeneration(tiny_config(**sizes, **preset, encoder_solver=solver, **kind))
         for name, solver, kind in (
             ("residual", "euler", {}),
             ("RK2", "rk2", {"encoder_coefficients": "fixed"}),
