@@ -70,8 +70,7 @@ def assert_logged(logged: dict, loss: torch.Tensor, model: torch.nn.Module):
 
 
 def shard_over_cpus():
-    """Lets FSDP shard over CPUs in this process. Accelerate shards over GPUs only: over CPUs it replicates the
-    model."""
+    """Lets FSDP shard over CPUs in this process, where accelerate replicates the model."""
     create = Trainer.create_accelerator_and_postprocess
 
     def create_sharding(trainer):

@@ -66,9 +66,8 @@ def test_accuracy_is_that_of_the_saved_models(run, files):
         weights.append(model.classifier.weight)
         tokenizer = AutoTokenizer.from_pretrained(output_dir / f"seed_{seed}")
         rows = [line.split(" ", 1) for line in files[1].read_text().splitlines()]
-        hits = [
-            model(**tokenizer(text, return_tensors="pt")).logits.argmax().item() == int(label) for label, text in rows
-        ]
+        guesses = [model(**tokenizer(text, return_tensors="pt")).logits.argmax().item() for _, text in rows]
+        hits = [guess == int(label) for guess, (label, _) in zip(guesses, rows)]
         accuracies.append(100 * sum(hits) / len(hits))
         assert metrics["predict_accuracy"] == pytest.approx(accuracies[-1]) and metrics["seed"] == seed
         assert metrics["predict_samples"] == 23 and metrics["train_samples"] == 60
@@ -99,11 +98,8 @@ def test_models_that_are_finished_are_not_trained_again(files, tmp_path, monkeyp
     results = run_classification.main([*asked, "--resume_from_checkpoint", "true", "--save_total_limit", "2"])
     assert calls == [1, 2, 2, 3]
     uninterrupted = run_classification.main(arguments(*files[:1], tmp_path / "b", test_file=files[1], seeds=[1, 2, 3]))
-    accuracies, expected = (
-        [(each["seed"], each["predict_accuracy"], each["train_loss"]) for each in every["runs"]]
-        for every in (results, uninterrupted)
-    )
-    assert accuracies == expected
+    for one, other in zip(results["runs"], uninterrupted["runs"], strict=True):
+        assert all(one[name] == other[name] for name in ("seed", "predict_accuracy", "train_loss"))
     with pytest.raises(ValueError, match=r"seed_1 was trained or .*: this call has max_steps=5 in place of 4\."):
         run_classification.main([*asked, "--max_steps", "5"])
     run_classification.main([*asked, "--max_steps", "5", "--overwrite_output_dir"])
@@ -127,9 +123,7 @@ def test_metrics_of_another_test_set_are_not_taken_for_a_seeds(files, tmp_path, 
         found = json.loads((tmp_path / "seed_1" / "all_results.json").read_text())
         assert (found["predict_samples"], found["train_loss"]) == (samples, first["runs"][0]["train_loss"])
         if samples == 60:
-            with pytest.raises(
-                ValueError, match=r"seed_1 was trained or evaluated .*: this call has test file 1='test"
-            ):
+            with pytest.raises(ValueError, match=r"seed_1 was trained or evaluated .*: this call has test file 1='t"):
                 run_classification.main(arguments(files[0], tmp_path, **options, seeds=[1, 2]))
     assert not (tmp_path / "seed_1" / "runs.json").exists()
     again = run_classification.main(arguments(files[0], tmp_path, **options, seeds=[1, 2]))["runs"]
@@ -154,18 +148,10 @@ def test_what_a_model_was_trained_on_is_not_held_out_for_a_test(files, tmp_path)
 @pytest.mark.parametrize("strategy, update", [("random", 8), ("group_by_length", 9)])
 def test_a_classifier_that_is_resumed_goes_on_bitwise(files, tmp_path, strategy, update):
     """From the end of an epoch, whose evaluation is not left out, and in the middle of the next, with dropout."""
-    options = {
-        "config_overrides": json.dumps(MODEL | {"dropout": 0.5}),
-        "train_sampling_strategy": strategy,
-        "max_steps": 14,
-        "save_strategy": "steps",
-        "save_steps": update,
-        "eval_strategy": "epoch",
-        "validation_size": 0.25,
-        "do_predict": None,
-        "do_eval": True,
-        "per_device_train_batch_size": 12 if update == 8 else 8,  # epochs of 4 and of 6 updates
-    }
+    options = {"config_overrides": json.dumps(MODEL | {"dropout": 0.5}), "train_sampling_strategy": strategy}
+    options |= {"max_steps": 14, "save_strategy": "steps", "save_steps": update, "eval_strategy": "epoch"}
+    options |= {"validation_size": 0.25, "do_predict": None, "do_eval": True}
+    options |= {"per_device_train_batch_size": 12 if update == 8 else 8}  # epochs of 4 and of 6 updates
     asked = arguments(files[0], tmp_path, **options)
     run_classification.main(asked)
 
@@ -235,9 +221,8 @@ def test_datasets_need_only_the_splits_that_are_asked_for(tmp_path):
     assert results["runs"][0]["predict_samples"] == 10
     with pytest.raises(ValueError, match=r"data has no split 'validation', only train, test"):
         run_classification.main(arguments(None, tmp_path / "other", **options, do_eval=True))
-    held_out = run_classification.main(
-        arguments(None, tmp_path / "held_out", **options, do_eval=True, validation_size=0.2)
-    )
+    options |= {"do_eval": True, "validation_size": 0.2}
+    held_out = run_classification.main(arguments(None, tmp_path / "held_out", **options))
     assert held_out["runs"][0]["eval_samples"] == 6
 
 
@@ -379,9 +364,8 @@ def test_the_optimizer_is_adam_with_l2_regularization(tmp_path):
     model.config = SimpleNamespace(keys_to_ignore_at_inference=None)
     values = {"weight_decay": 0.5, "learning_rate": 0.1, "adam_beta1": 0.7, "adam_beta2": 0.8, "adam_epsilon": 0.3}
     args = classification.ClassificationTrainingArguments(str(tmp_path), use_cpu=True, report_to="none", **values)
-    trainer = classification.ClassificationTrainer(
-        args=args, model=model, train_dataset=datasets.Dataset.from_dict({"x": [1]})
-    )
+    data = datasets.Dataset.from_dict({"x": [1]})
+    trainer = classification.ClassificationTrainer(args=args, model=model, train_dataset=data)
     optimizer = trainer.create_optimizer()
     assert type(optimizer) is torch.optim.Adam and not optimizer.defaults["decoupled_weight_decay"]
     decays = [(group["params"], group["weight_decay"]) for group in optimizer.param_groups]
@@ -416,9 +400,8 @@ def test_the_recipe_learns(corpus, tmp_path):
     options |= {"warmup_steps": 4, "per_device_train_batch_size": 32, "logging_steps": 4, "save_strategy": "no"}
     options |= {"output_dir": tmp_path / "out", "use_cpu": True, "class_names": ["short", "long"]}
     for split in SIZES:
-        lines = [
-            f"{int(len(line.split()) > 6)} {line}\n" for line in (corpus / f"{split}.en").read_text().splitlines()
-        ]
+        names = (corpus / f"{split}.en").read_text().splitlines()
+        lines = [f"{int(len(name.split()) > 6)} {name}\n" for name in names]
         (tmp_path / f"{split}.txt").write_text("".join(lines))
         options[f"{split}_file"] = tmp_path / f"{split}.txt"
     results = run_classification.main([str(RECIPES / "trec.json"), *flags(options)])

@@ -17,12 +17,10 @@ from modeling_ode_transformer.training.subword_dropout import SubwordDropout
 from modeling_ode_transformer.training.task import Run
 from modeling_ode_transformer.training.tasks import correction, seq2seq, translation
 
-from .runs import arguments, losses
+from .runs import SIZES, arguments, losses
 
 
-PLAIN = dict.fromkeys(
-    f"{split}_{side}_file" for split in ("train", "validation", "test") for side in ("source", "target")
-)
+PLAIN = dict.fromkeys(f"{split}_{side}_file" for split in SIZES for side in ("source", "target"))
 TAG = "<bt>"
 
 
@@ -97,9 +95,8 @@ def test_an_epoch_has_each_pair_as_often_as_its_weight_says_behind_its_tag(files
 def test_each_validation_set_has_the_metrics_of_its_own_and_one_chooses_the_checkpoint(files, trained, tmp_path):
     out, metrics = trained
     state = json.loads((out / "trainer_state.json").read_text())
-    by_update = {
-        each["step"]: each["eval_dev_news_loss"] for each in state["log_history"] if "eval_dev_news_loss" in each
-    }
+    name = "eval_dev_news_loss"
+    by_update = {each["step"]: each[name] for each in state["log_history"] if name in each}
     assert list(by_update) == [3, 6] and state["best_metric"] == min(by_update.values())
     alone = {"model_name_or_path": out, "config_overrides": None, "do_train": None, "eval_strategy": "no"}
     alone |= {"load_best_model_at_end": None, "metric_for_best_model": None, "do_predict": None}
@@ -108,15 +105,11 @@ def test_each_validation_set_has_the_metrics_of_its_own_and_one_chooses_the_chec
         own = run_translation.main(argv)
         for metric in ("chrf", "loss", "samples"):
             assert own[f"eval_{metric}"] == pytest.approx(metrics[f"eval_{name}_{metric}"], rel=1e-5), name
-        assert read_lines(tmp_path / name / "validation_predictions.txt") == read_lines(
-            out / f"validation_{name}_predictions.txt"
-        )
-        during = next(
-            each[f"eval_{name}_chrf"]
-            for each in state["log_history"]
-            if f"eval_{name}_chrf" in each and each["step"] == state["best_global_step"]
-        )
-        assert during == pytest.approx(metrics[f"eval_{name}_chrf"]) and during > 0
+        outputs = read_lines(tmp_path / name / "validation_predictions.txt")
+        assert outputs == read_lines(out / f"validation_{name}_predictions.txt")
+        best, chrf = state["best_global_step"], f"eval_{name}_chrf"
+        (during,) = (each[chrf] for each in state["log_history"] if each["step"] == best and chrf in each)
+        assert during == pytest.approx(metrics[chrf]) and during > 0
     assert not {"eval_bleu", "eval_loss"} & metrics.keys()
     record = run_record(out)
     assert record["metrics"]["validation_dev"]["chrf"] == metrics["eval_dev_chrf"]
@@ -138,18 +131,15 @@ def test_an_average_is_compared_on_the_set_that_chooses_the_checkpoint(files, tm
 def test_sources_without_references_are_only_predicted(corpus, files, trained, tmp_path, caplog):
     out, metrics = trained
     assert metrics["predict_samples"] == 11
-    assert not [
-        name for name in metrics if name.startswith("predict") and name.endswith(("bleu", "loss", "perplexity"))
-    ]
+    assert not any(name.startswith("predict") and name.endswith(("bleu", "loss", "perplexity")) for name in metrics)
     options = {"model_name_or_path": out, "config_overrides": None, "do_train": None, "do_predict": True}
     with caplog.at_level(logging.INFO, "modeling_ode_transformer"):
         run_translation.main(arguments(corpus, tmp_path / "pairs", **options))
         assert "no references" not in caplog.text
         run_translation.main(arguments(corpus, tmp_path / "lines", **options | {"test_target_file": None}))
     assert "test: there are no references: outputs are written, but not scored" in caplog.text
-    texts = [
-        (folder / "generated_predictions.txt").read_text() for folder in (out, tmp_path / "pairs", tmp_path / "lines")
-    ]
+    folders = (out, tmp_path / "pairs", tmp_path / "lines")
+    texts = [(folder / "generated_predictions.txt").read_text() for folder in folders]
     assert texts[0] == texts[1] == texts[2]
 
 
@@ -170,10 +160,7 @@ def test_a_stopped_training_of_several_corpora_goes_on_as_if_it_never_stopped(fi
 def test_what_does_not_fit_is_refused(files, trained, tmp_path):
     both = [str(files / "genuine.tsv"), str(files / "back.tsv")]
     for values, message in (
-        (
-            {"train_weights": [1, 2, 3]},
-            r"--train_weights 1 2 3: 3 for 2 corpora \(.*genuine.tsv, .*back.tsv\): give one",
-        ),
+        ({"train_weights": [1, 2, 3]}, r"--train_weights 1 2 3: 3 for 2 corpora \(.*genuine.tsv, .*back.tsv\): g"),
         ({"train_tags": [TAG]}, "--train_tags '<bt>': 1 for 2 corpora"),
     ):
         with pytest.raises(ValueError, match=message):

@@ -102,13 +102,10 @@ def test_a_resumed_run_has_the_same_teacher(corpus, teacher, tmp_path):  # noqa:
     shutil.copy(tmp_path / "whole" / "arguments.json", tmp_path / "out")
     with pytest.raises(ValueError, match=r"another training: .*teacher_temperature=3.0 in place of 1.0"):
         run_language_modeling.main(arguments(corpus, tmp_path / "out", **options, teacher_temperature=3))
-    run_language_modeling.main(
-        arguments(corpus, tmp_path / "other" / "rk2", config_overrides=json.dumps(MODEL | DROPOUT), max_steps=1)
-    )
+    other, model = tmp_path / "other" / "rk2", json.dumps(MODEL | DROPOUT)
+    run_language_modeling.main(arguments(corpus, other, config_overrides=model, max_steps=1))
     with pytest.raises(ValueError, match=r"another training: .*teacher='rk2 \(\w+\)' in place of 'rk2 \(\w+\)'"):
-        run_language_modeling.main(
-            arguments(corpus, tmp_path / "out", **options | {"teacher": tmp_path / "other" / "rk2"})
-        )
+        run_language_modeling.main(arguments(corpus, tmp_path / "out", **options | {"teacher": other}))
     run_language_modeling.main(arguments(corpus, tmp_path / "out", **options))
     assert losses(tmp_path / "out") == losses(tmp_path / "whole")
 

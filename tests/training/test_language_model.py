@@ -40,11 +40,6 @@ def arguments(corpus, out, **values):
     return flags(defaults | values)
 
 
-def read_words(path):
-    """The words of a file and the ends of its lines, read by no code of the script."""
-    return [word for line in path.read_text().splitlines() for word in (*line.split(), "</s>")]
-
-
 def log_history(output_dir):
     return json.loads((output_dir / "trainer_state.json").read_text())["log_history"]
 
@@ -91,11 +86,11 @@ def ids_of(words, vocab):
 
 
 def test_perplexity_in_blocks_equals_a_plain_loop(run, saved, corpus):
-    """Every word is predicted once, from the words before it in its block and the last one of the block before; in
-    float32 although training ran in bfloat16."""
+    """Each word is predicted once, from those of its block before it and the last one before these, in float32."""
     vocab, model = saved
     for split, prefix in (("validation", "eval"), ("test", "predict")):
-        words = read_words(corpus / f"{split}.txt")
+        lines = (corpus / f"{split}.txt").read_text().splitlines()
+        words = [word for line in lines for word in (*line.split(), "</s>")]
         ids = [EOS, *ids_of(words, vocab)]
         losses = nll_of_words(model, [ids[start : start + 17] for start in range(0, len(ids) - 1, 16)])
         mean = sum(losses) / len(losses)
@@ -200,9 +195,8 @@ def test_the_pipeline_separates_words_and_prompt(options, run):
     tokenizer = AutoTokenizer.from_pretrained(output_dir, **options)
     generator = pipeline("text-generation", model=str(output_dir), tokenizer=tokenizer)
     ids = tokenizer("the company said", return_tensors="pt")
-    words = tokenizer.convert_ids_to_tokens(
-        generator.model.generate(**ids, min_new_tokens=5, max_new_tokens=5)[0].tolist()
-    )
+    found = generator.model.generate(**ids, min_new_tokens=5, max_new_tokens=5)[0].tolist()
+    words = tokenizer.convert_ids_to_tokens(found)
     words = [word for word in words if word not in tokenizer.all_special_tokens]
     assert len(words) > 4
     assert generator("the company said", min_new_tokens=5, max_new_tokens=5) == [{"generated_text": " ".join(words)}]
@@ -262,7 +256,5 @@ def test_tokenizers_that_do_not_fit_are_refused(run, corpus, tmp_path):
     pieces.backend_tokenizer.pre_tokenizer = Sequence([WhitespaceSplit(), Split("o", "isolated")])
     pieces.save_pretrained(tmp_path / "pieces")
     options["tokenizer_name"] = tmp_path / "pieces"
-    with pytest.raises(
-        ValueError, match=r"words became \d+ tokens\. The vocabulary of .* whole words, but the tokenizer splits them"
-    ):
+    with pytest.raises(ValueError, match=r"words became \d+ tokens\. .* whole words, but the tokenizer splits them"):
         run_language_modeling.main(arguments(corpus, tmp_path / "out", **options))

@@ -8,16 +8,11 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.distributed._tools.mem_tracker import MemTracker
 from transformers import TrainerCallback
 
-from modeling_ode_transformer import (
-    OdeTransformerConfig,
-    OdeTransformerForCausalLM,
-    OdeTransformerForConditionalGeneration,
-    OdeTransformerModel,
-)
+import modeling_ode_transformer as ode
 from modeling_ode_transformer.training.losses import has_chunkable_loss, states_as_logits, summed_cross_entropy
 from modeling_ode_transformer.training.trainer import TokenSeq2SeqTrainer, TokenSeq2SeqTrainingArguments
 
-from ..conftest import build
+from ..conftest import WITHOUT_DROPOUT, build
 from ..operators import CountOperators
 
 
@@ -30,9 +25,8 @@ def test_loss_and_gradients_are_those_of_torch(smoothing, has_bias, chunk_size):
     labels = torch.randint(13, (11,), generator=generator)
     labels[[0, 5]] = -100
     inputs = [each for each in (states, weight, bias) if each is not None]
-    expected = nn.functional.cross_entropy(
-        nn.functional.linear(states, weight, bias), labels, label_smoothing=smoothing, reduction="sum"
-    )
+    logits = nn.functional.linear(states, weight, bias)
+    expected = nn.functional.cross_entropy(logits, labels, label_smoothing=smoothing, reduction="sum")
     loss = summed_cross_entropy(states, weight, bias, labels, smoothing, chunk_size)
     torch.testing.assert_close(loss, expected, rtol=1e-6, atol=0)
     for actual, each in zip(torch.autograd.grad(loss / 7, inputs), torch.autograd.grad(expected / 7, inputs)):
@@ -44,8 +38,8 @@ def test_a_head_of_its_own_is_not_chunked_where_processes_replicate_the_model():
     for fields, is_shared in (({}, True), ({"lm_head_bias": True}, False), ({"tie_word_embeddings": False}, False)):
         model = build(**fields)
         assert has_chunkable_loss(model) and has_chunkable_loss(model, is_replicated=True) == is_shared
-    assert has_chunkable_loss(build(OdeTransformerForCausalLM), is_replicated=True)
-    assert not has_chunkable_loss(build(OdeTransformerModel))
+    assert has_chunkable_loss(build(ode.OdeTransformerForCausalLM), is_replicated=True)
+    assert not has_chunkable_loss(build(ode.OdeTransformerModel))
 
 
 class Gradients(TrainerCallback):
@@ -87,15 +81,14 @@ def test_a_trainer_has_the_same_gradients_and_losses(fields, optimize_for_cpu, t
     """Over accumulated batches of several lengths, smoothed, divided by the target tokens of the update; no tensor has
     the logits of all tokens. Evaluation is as it was."""
     values = {"max_grad_norm": 0, "optim": "sgd", "optimize_for_cpu": optimize_for_cpu}
-    no_dropout = {"dropout": 0.0, "attention_dropout": 0.0, "activation_dropout": 0.0}
-    expected = train(tmp_path, build(**fields, **no_dropout), **values, loss_chunk_size=0)
-    model = build(**fields, **no_dropout)
+    expected = train(tmp_path, build(**fields, **WITHOUT_DROPOUT), **values, loss_chunk_size=0)
+    model = build(**fields, **WITHOUT_DROPOUT)
     with CountOperators() as counted:
         actual = train(tmp_path, model, **values, loss_chunk_size=4, eval_strategy="no")
     chunks = {shape[0] for name, shape in counted.calls if name == "_log_softmax"}
     assert chunks and chunks <= {1, 2, 3, 4}
     assert "forward" not in vars(model.lm_head)
-    actual = train(tmp_path, build(**fields, **no_dropout), **values, loss_chunk_size=4)
+    actual = train(tmp_path, build(**fields, **WITHOUT_DROPOUT), **values, loss_chunk_size=4)
     for own, others in zip(actual[0], expected[0], strict=True):
         for name, gradient in own.items():
             torch.testing.assert_close(gradient, others[name], rtol=0, atol=1e-6 * others[name].abs().max().clamp(1))
@@ -116,9 +109,8 @@ def test_under_autocast_products_are_in_its_dtype():
     assert logits.dtype == torch.bfloat16
     expected = nn.functional.cross_entropy(logits.float(), labels, label_smoothing=0.1, reduction="sum")
     torch.testing.assert_close(loss, expected, rtol=1e-6, atol=0)
-    exact = nn.functional.cross_entropy(
-        nn.functional.linear(states.double(), weight.double()), labels, label_smoothing=0.1, reduction="sum"
-    )
+    logits = nn.functional.linear(states.double(), weight.double())
+    exact = nn.functional.cross_entropy(logits, labels, label_smoothing=0.1, reduction="sum")
     inputs = (states, weight)
     for actual, rounded, each in zip(*(torch.autograd.grad(value, inputs) for value in (loss, expected, exact))):
         assert actual.dtype == torch.float32
@@ -126,9 +118,8 @@ def test_under_autocast_products_are_in_its_dtype():
 
 
 def test_a_step_at_base_width_needs_less_memory():
-    """Peaks in MiB of a step of 256 pairs of 14 tokens in bfloat16, weights included, on tensors without data; a
-    change is to be noticed."""
-    config = OdeTransformerConfig(vocab_size=34040, encoder_solver="euler", encoder_layers=1, decoder_layers=1)
+    """Peaks in MiB of a step of 256 pairs of 14 tokens in bfloat16, on tensors without data, to be noticed."""
+    config = ode.OdeTransformerConfig(vocab_size=34040, encoder_solver="euler", encoder_layers=1, decoder_layers=1)
 
     def loss_of(model, ids, size):
         if not size:
@@ -140,7 +131,7 @@ def test_a_step_at_base_width_needs_less_memory():
     peaks = {}
     for size in (0, 512):
         with FakeTensorMode(allow_non_fake_inputs=True):
-            model = OdeTransformerForConditionalGeneration(config).train()
+            model = ode.OdeTransformerForConditionalGeneration(config).train()
             tracker = MemTracker()
             tracker.track_external(model)
             with tracker, torch.autocast("cpu", torch.bfloat16):

@@ -4,18 +4,14 @@
 import pytest
 import torch
 
+from ..conftest import WITHOUT_DROPOUT
 from .test_trainer import loss_history, new_model, pairs, trainer_for
-
-
-EXACT = {"dropout": 0.0, "attention_dropout": 0.0, "activation_dropout": 0.0}
 
 
 def with_room_for(rows, model):
     """From the second batch on, the gradient of more rows is out of memory, after parts of it were added up."""
     batches = []
-    model.register_forward_pre_hook(
-        lambda module, args, kwargs: batches.append(len(kwargs["input_ids"])), with_kwargs=True
-    )
+    model.register_forward_pre_hook(lambda _, args, kwargs: batches.append(len(kwargs["input_ids"])), with_kwargs=True)
 
     def fail(gradient):
         if len(batches) > 1 and batches[-1] > rows:
@@ -33,7 +29,7 @@ def accumulating(folder, model, **values):
 
 
 def test_parts_of_batches_make_the_same_updates(tmp_path, caplog):
-    models = new_model(**EXACT), with_room_for(3, new_model(**EXACT))
+    models = new_model(**WITHOUT_DROPOUT), with_room_for(3, new_model(**WITHOUT_DROPOUT))
     whole, parts = (accumulating(tmp_path / name, model, optim="sgd") for name, model in zip("ab", models))
     for trainer in (whole, parts):
         trainer.train()

@@ -5,13 +5,7 @@ import json
 
 import pytest
 import torch
-from transformers import (
-    AutoConfig,
-    AutoModelForCausalLM,
-    AutoModelForSeq2SeqLM,
-    AutoModelForSequenceClassification,
-    AutoTokenizer,
-)
+import transformers
 
 from modeling_ode_transformer.text_files import read_json
 from modeling_ode_transformer.training.models import config_with_overrides
@@ -28,21 +22,15 @@ from .runs import SIZES, SMALL, flags, losses
 
 
 # The task of each recipe, by the beginning of its name.
-TASKS = {
-    "bea2019_gec": CORRECTION,
-    "cnn_dailymail": SUMMARIZATION,
-    "iwslt14": TRANSLATION,
-    "linux_doc": LANGUAGE_MODEL,
-    "multi30k": TRANSLATION,
-    "ptb": LANGUAGE_MODEL,
-    "tatoeba": TRANSLATION,
-    "trec": CLASSIFICATION,
-    "wikitext103": LANGUAGE_MODEL,
-    "wmt": TRANSLATION,
-}
+TASKS = dict.fromkeys(("iwslt14", "multi30k", "tatoeba", "wmt"), TRANSLATION)
+TASKS |= dict.fromkeys(("linux_doc", "ptb", "wikitext103"), LANGUAGE_MODEL)
+TASKS |= {"bea2019_gec": CORRECTION, "cnn_dailymail": SUMMARIZATION, "trec": CLASSIFICATION}
 ALL_RECIPES = sorted(FOLDER.glob("*.json"))
-AUTO_CLASSES = {"text-generation": AutoModelForCausalLM, "text-classification": AutoModelForSequenceClassification}
-AUTO_CLASSES |= dict.fromkeys(("translation", "summarization", "text-correction"), AutoModelForSeq2SeqLM)
+AUTO_CLASSES = {
+    "text-generation": transformers.AutoModelForCausalLM,
+    "text-classification": transformers.AutoModelForSequenceClassification,
+}
+AUTO_CLASSES |= dict.fromkeys(("translation", "summarization", "text-correction"), transformers.AutoModelForSeq2SeqLM)
 
 # Table 8 of the paper, and for the big models its section "Training".
 COLUMNS = ("vocab_size", "learning_rate", "warmup_steps", "max_steps", "num_beams", "length_penalty")
@@ -63,11 +51,6 @@ PARAMETERS = {"wmt14_en_de_base": 61, "wmt14_en_de_deep": 118, "wmt14_en_de_big"
 PARAMETERS |= {"wmt14_en_fr_deep": 123, "wmt14_en_fr_big": 221, "wmt16_en_ro_base": 80.0, "cnn_dailymail_base": 60.9}
 PARAMETERS |= {"bea2019_gec_base": 61.1, "multi30k_en_de": 7.59, "multi30k_en_fr": 7.59, "tatoeba_en_de": 49.3}
 PARAMETERS |= {"tatoeba_en_de_small": 7.59, "iwslt14_de_en": 36.7}
-
-
-def task_of(path):
-    (task,) = [task for name, task in TASKS.items() if path.stem.startswith(name)]
-    return task
 
 
 @pytest.mark.parametrize("name", TABLE_8)
@@ -99,7 +82,7 @@ def test_values_are_those_of_the_paper(name):
 @pytest.mark.parametrize("path", ALL_RECIPES, ids=lambda path: path.stem)
 def test_a_recipe_is_accepted_and_makes_a_model(path):
     """Without its data. It leaves the device to the machine."""
-    task, recipe = task_of(path), read_json(path)
+    recipe, (task,) = read_json(path), [task for name, task in TASKS.items() if path.stem.startswith(name)]
     assert (recipe["bf16"], recipe["tf32"]) == (True, True) and "use_cpu" not in recipe
     model_args, data_args, args = parse_arguments(task, [str(path)])
     task.check_arguments(model_args, data_args, args)
@@ -125,7 +108,7 @@ def test_a_recipe_is_tried_with_small_sizes(corpus, tmp_path):
     values = list(losses(output_dir).values())
     assert len(values) == 10 and values[-1] < 0.8 * values[0]
     assert metrics["predict_bleu"] == json.loads((output_dir / "all_results.json").read_text())["predict_bleu"]
-    config = AutoConfig.from_pretrained(output_dir)
+    config = transformers.AutoConfig.from_pretrained(output_dir)
     overrides = recipe["config_overrides"] | json.loads(SMALL["config_overrides"])
     assert {field: getattr(config, field) for field in overrides} == overrides
     noted = json.loads((output_dir / "arguments.json").read_text())
@@ -135,8 +118,8 @@ def test_a_recipe_is_tried_with_small_sizes(corpus, tmp_path):
     }.items():
         assert {name: noted[kind][name] for name in names} == {name: recipe[name] for name in names}
     assert (config.vocab_size, config.decoder_vocab_size) == (400, 390)
-    assert len(AutoTokenizer.from_pretrained(output_dir / "target_tokenizer")) == 390
-    settings = AutoModelForSeq2SeqLM.from_pretrained(output_dir).generation_config
+    assert len(transformers.AutoTokenizer.from_pretrained(output_dir / "target_tokenizer")) == 390
+    settings = transformers.AutoModelForSeq2SeqLM.from_pretrained(output_dir).generation_config
     assert (settings.num_beams, settings.length_penalty) == (3, 1.3)
 
 

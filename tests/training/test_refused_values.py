@@ -20,6 +20,7 @@ FILES = {
     "blank.txt": " \n\n",
     "columns.csv": "text,class\na,1\n",
     "deep.jsonl": '{"en": "one", "de": "eins"}\n' + "[" * 100_000 + "]" * 100_000,
+    "cut.parquet": "PAR1",
     "digits.jsonl": f'{{"en": "one", "de": "eins", "id": {"1" * 5000}}}\n',
     "empty.tsv": "",
     "file": "",
@@ -67,6 +68,8 @@ TRANSLATIONS = [
         r"tab\.tsv, line 2: 3 columns, expected source<TAB>target.* in \.jsonl, or in one file per side \(--train_so",
     ),
     (RECORDS | {"train_file": "{bad.jsonl}"}, r"bad\.jsonl, line 1, is not JSON"),
+    (RECORDS | {"train_file": "none.parquet"}, r"none\.parquet"),
+    (RECORDS | {"train_file": "{cut.parquet}"}, r"cut\.parquet is not a complete parquet file"),
     (RECORDS | {"train_file": "{deep.jsonl}"}, r"deep\.jsonl, line 2, is not JSON \(maximum recursion depth"),
     (RECORDS | {"train_file": "{digits.jsonl}"}, r"digits\.jsonl, line 1, is not JSON \(Exceeds the limit \(4300 dig"),
     (RECORDS | {"train_file": "{list.jsonl}"}, r"list\.jsonl, line 1 is not an object with en and de"),
@@ -167,10 +170,7 @@ def test_a_script_refuses(task, values, message, corpus, files, tmp_path, capsys
 
 
 def test_recipes_that_are_none_are_named(files, tmp_path, capsys):
-    for name, message in (
-        ("list.json", "holds a list, not a JSON object"),
-        ("recipe.json", "arguments: learning_rat "),
-    ):
+    for name, message in (("list.json", "a list, not a JSON object"), ("recipe.json", "arguments: learning_rat ")):
         line = refusal(TRANSLATION, [files[f"{{{name}}}"], "--output_dir", str(tmp_path / "out")], capsys)
         assert f"{name} holds" in line and message in line
 

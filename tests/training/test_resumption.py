@@ -36,20 +36,10 @@ def corpus(tmp_path_factory):
 
 def options(**values):
     """Token budgets, accumulated, in 4 updates an epoch; logs and checkpoints that do not coincide."""
-    return {
-        "max_tokens_per_batch": 300,
-        "gradient_accumulation_steps": 2,
-        "train_sampling_strategy": None,
-        "per_device_train_batch_size": None,
-        "max_steps": 11,
-        "label_smoothing_factor": 0.1,
-        "logging_steps": 3,
-        "save_strategy": "steps",
-        "save_steps": 4,
-        "do_eval": True,
-        "eval_strategy": "steps",
-        "eval_steps": 5,
-    } | values
+    defaults = {"max_tokens_per_batch": 300, "train_sampling_strategy": None, "per_device_train_batch_size": None}
+    defaults |= {"gradient_accumulation_steps": 2, "label_smoothing_factor": 0.1, "max_steps": 11, "logging_steps": 3}
+    defaults |= {"save_strategy": "steps", "save_steps": 4, "do_eval": True, "eval_strategy": "steps", "eval_steps": 5}
+    return defaults | values
 
 
 @pytest.fixture(scope="module")

@@ -57,10 +57,8 @@ def test_epochs_are_shuffled_from_the_seed(lengths):
 @pytest.mark.parametrize("replicas, steps", [(2, 1), (3, 2), (8, 4)])
 def test_processes_have_as_many_updates_and_see_what_one_process_accumulates(lengths, replicas, steps):
     one = TokenBudgetBatchSampler(lengths, 900, accumulation_steps=replicas * steps)
-    parts = [
-        TokenBudgetBatchSampler(lengths, 900, num_replicas=replicas, rank=rank, accumulation_steps=steps)
-        for rank in range(replicas)
-    ]
+    options = {"num_replicas": replicas, "accumulation_steps": steps}
+    parts = [TokenBudgetBatchSampler(lengths, 900, rank=rank, **options) for rank in range(replicas)]
     assert {len(part) for part in parts} == {len(one) // replicas}
     assert len(parts[0]) % steps == 0
     assert [batch for together in zip(*parts) for batch in together] == list(one)

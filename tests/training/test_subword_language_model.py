@@ -169,8 +169,7 @@ def test_pieces_that_a_tokenizer_lacks_are_counted_and_logged(corpus, tmp_path, 
 
 @pytest.mark.parametrize("name", DECODERS)
 def test_a_decoder_of_transformers_is_trained_by_its_own_loss(name, corpus, tmp_path):
-    """The first loss and gradient are those of the model itself for the unshifted tokens; the model is causal, and has
-    the tokenizer's size and ids."""
+    """Loss and gradient are the model's own for unshifted tokens; it is causal, with the tokenizer's size and ids."""
     start = tmp_path / "start"
     options = SUBWORDS | {"config_name": name, "config_overrides": DECODERS[name], "max_steps": 1}
     options |= {"max_train_samples": 6, "per_device_train_batch_size": 100, "max_grad_norm": 1e9, "block_size": 16}
@@ -195,9 +194,8 @@ def test_a_decoder_of_transformers_is_trained_by_its_own_loss(name, corpus, tmp_
 
 def test_the_name_of_a_type_leaves_out_the_model_of_the_preset(corpus, tmp_path):
     argv = ["--train", str(corpus / "train.txt"), "--output_dir", str(tmp_path), "--config_name", "llama"]
-    model_args, _, args = parse_arguments(
-        language_model.LANGUAGE_MODEL, [*argv, "--config_overrides", "hidden_size=32"]
-    )
+    argv += ["--config_overrides", "hidden_size=32"]
+    model_args, _, args = parse_arguments(language_model.LANGUAGE_MODEL, argv)
     assert parse_overrides(model_args.config_overrides) == {"hidden_size": 32}
     assert args.learning_rate == 0.003
     tokenizer = language_model.build_tokenizer(["a"])

@@ -78,9 +78,7 @@ def test_sentences_survive_the_tokenizer(run, data):
     dataset = seq2seq_texts.encode_split(pairs, "test", tokenizer, tokenizer, args)
     texts = tokenizer.batch_decode(dataset["labels"][:], skip_special_tokens=True)
     assert summarization.score(texts, dataset, args, "test")["rougeLsum"] == pytest.approx(100)
-    reordered = [
-        " ".join(f"{sentence} ." for sentence in text.removesuffix(" .").split(" . ")[::-1]) for text in texts
-    ]
+    reordered = [" ".join(f"{each} ." for each in text.removesuffix(" .").split(" . ")[::-1]) for text in texts]
     assert reordered != texts
     assert summarization.score(reordered, dataset, args, "test")["rougeLsum"] == pytest.approx(100)
     assert rouge(reordered, dataset["target"][:], sentences="newline")["rougeLsum"] < 99
@@ -135,8 +133,6 @@ def test_files_without_articles_are_named_with_their_line(tmp_path):
     with pytest.raises(ValueError, match="No train data: give --train_file or"):
         summarization.read_split(summarization.DataArguments(), "train")
     (tmp_path / "bad.jsonl").write_text('{"article": "a", "summary": "b"}\n')
-    message = (
-        r"bad\.jsonl, line 1: no text under article and highlights \(--article_column and --summary_column\); its "
-    )
-    with pytest.raises(ValueError, match=message + "keys are article, summary"):
+    message = r"bad\.jsonl, line 1: no text under article and highlights .* its keys are article, summary"
+    with pytest.raises(ValueError, match=message):
         list(summarization.read_split(summarization.DataArguments(train_file=str(tmp_path / "bad.jsonl")), "train"))

@@ -12,13 +12,12 @@ from torch._dynamo.utils import counters
 
 from modeling_ode_transformer import OdeTransformerForCausalLM, OdeTransformerRecurrenceForConditionalGeneration
 
-from ..conftest import build
+from ..conftest import WITHOUT_DROPOUT, build
 from .runs import MODEL, arguments, losses
 from .test_resumption import train_in_two_processes
 
 
 # Random numbers are drawn in another order in graphs.
-WITHOUT_DROPOUT = {"dropout": 0.0, "attention_dropout": 0.0, "activation_dropout": 0.0}
 
 
 @pytest.fixture

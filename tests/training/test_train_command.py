@@ -75,12 +75,8 @@ def device(monkeypatch):
         (((7, 5),), {}, {"bf16", "tf32"}, "Training on the GPU without bf16 and tf32"),
         ((None,), {}, {"bf16", "tf32"}, "Training on the CPU without bf16 and tf32"),
         ((None, True), {}, {"tf32"}, "Training on the CPU without tf32"),
-        (
-            ((9, 0),),
-            {"fp16": True},
-            {"bf16"},
-            "Training on the GPU without bf16",
-        ),  # the command line's precision takes the place of the recipe's
+        # The command line's precision takes the place of the recipe's.
+        (((9, 0),), {"fp16": True}, {"bf16"}, "Training on the GPU without bf16"),
         (((9, 0),), {"use_cpu": True}, {"bf16", "tf32"}, "Training on the CPU without bf16 and tf32"),
         ((None,), {"bf16": True}, {"tf32"}, "Training on the CPU without tf32"),
         ((None,), {"bf16": False, "tf32": False}, set(), None),

@@ -5,8 +5,10 @@ import dataclasses
 import gzip
 import json
 import shutil
+from unittest import mock
 
 import datasets
+import pyarrow.parquet
 import pytest
 import run_translation
 import sacrebleu
@@ -178,9 +180,8 @@ def test_a_saved_search_is_used_where_none_is_asked_for(run, corpus, tmp_path):
     options = {"model_name_or_path": tmp_path / "model", "config_overrides": None, "do_train": None}
     options |= {"do_predict": True, "num_beams": None, "length_penalty": None}
     metrics = run_translation.main(arguments(corpus, tmp_path / "out", **options))
-    assert metrics["predict_generation"] == (
-        "num_beams 2, length_penalty 0.3, max_length 9, min_length 6, no_repeat_ngram_size 3"
-    )
+    noted = "num_beams 2, length_penalty 0.3, max_length 9, min_length 6, no_repeat_ngram_size 3"
+    assert metrics["predict_generation"] == noted
     outputs = read_lines(tmp_path / "out" / "generated_predictions.txt")
     tokenizer = AutoTokenizer.from_pretrained(tmp_path / "model")
     source = tokenizer(read_lines(corpus / "test.en")[0], return_tensors="pt")
@@ -207,11 +208,7 @@ def test_bleu_of_tokenized_text_by_name():
 
 def test_outputs_are_written_before_they_are_scored(run, corpus, tmp_path):
     """Since a search takes long, and scoring may fail."""
-
-    def fails(texts, dataset, args, split):
-        raise OSError("no ERRANT")
-
-    task = dataclasses.replace(translation.TRANSLATION, score=fails)
+    task = dataclasses.replace(translation.TRANSLATION, score=mock.Mock(side_effect=OSError("no ERRANT")))
     options = {"model_name_or_path": run[0], "config_overrides": None, "do_train": None, "do_predict": True}
     with pytest.raises(OSError, match="no ERRANT"):
         run_task(task, arguments(corpus, tmp_path, **options))
@@ -262,9 +259,8 @@ def test_tokenizer_per_language(corpus, tmp_path):
         assert (tmp_path / folder / "generated_predictions.txt").exists()
     shutil.copytree(tmp_path / "run", tmp_path / "lost", ignore=shutil.ignore_patterns("target_tokenizer"))
     with pytest.raises(ValueError, match="lost has its own vocabulary for the target, but no folder target_tok"):
-        run_translation.main(
-            arguments(corpus, tmp_path / "other", **options | {"model_name_or_path": tmp_path / "lost"})
-        )
+        options["model_name_or_path"] = tmp_path / "lost"
+        run_translation.main(arguments(corpus, tmp_path / "other", **options))
 
 
 def test_all_formats_read_alike(corpus, tmp_path, monkeypatch):
@@ -274,21 +270,17 @@ def test_all_formats_read_alike(corpus, tmp_path, monkeypatch):
     pairs = list(zip(sources, targets))
     nested = [json.dumps({"translation": {"en": source, "de": target}}) for source, target in pairs]
     flat = [json.dumps({"en": source, "de": target}, ensure_ascii=False) for source, target in pairs]
-    tables = {
-        "t.tsv": [f"{source}\t{target}" for source, target in pairs],
-        "t.json": nested,
-        "t.jsonl": flat,
-        "t.en": sources,
-        "t.de": targets,
-    }
+    tables = {"t.json": nested, "t.jsonl": flat, "t.en": sources, "t.de": targets}
+    tables["t.tsv"] = [f"{source}\t{target}" for source, target in pairs]
     for name, lines in tables.items():
         data = "".join(f"{line}\n" for line in lines).encode()
         (tmp_path / name).write_bytes(b"\xef\xbb\xbf" + data.replace(b"\n", b"\r\n"))
         (tmp_path / f"{name}.gz").write_bytes(gzip.compress(data))
+    pyarrow.parquet.write_table(pyarrow.table({"en": sources, "de": targets}), tmp_path / "t.parquet")
     languages = {"source_lang": "en", "target_lang": "de"}
-    for name in ("t.tsv", "t.tsv.gz", "t.json", "t.json.gz", "t.jsonl", "t.jsonl.gz"):
+    for name in ("t.parquet", "t.tsv", "t.tsv.gz", "t.json", "t.json.gz", "t.jsonl", "t.jsonl.gz"):
         args = translation.DataArguments(test_file=str(tmp_path / name), **languages)
-        assert translation.read_split(args, "test") == pairs, name
+        assert list(translation.read_split(args, "test")) == pairs, name
     for ending in ("", ".gz"):
         args = translation.DataArguments()
         args.test_source_file, args.test_target_file = (str(tmp_path / f"t.{lang}{ending}") for lang in ("en", "de"))

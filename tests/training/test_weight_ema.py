@@ -11,8 +11,7 @@ VALUES = {"max_steps": 6, "save_strategy": "steps", "save_steps": 1, "learning_r
 
 @pytest.mark.parametrize("optim", ["adamw_torch_fused", "muon", "adafactor"])
 def test_a_training_ends_with_the_average_of_the_weights_of_its_updates(optim, tmp_path):
-    """In float64, from the weights that the checkpoints hold. The decay of update t is
-    min(0.4, (1 + t) / (10 + t))."""
+    """In float64, from the checkpoints' weights. The decay of update t is min(0.4, (1 + t) / (10 + t))."""
     trainer = trainer_for(tmp_path, new_model(), optim=optim, weight_ema=0.4, **VALUES)
     trainer.train()
     weights = [load_file(tmp_path / f"checkpoint-{update}" / "model.safetensors") for update in range(1, 7)]
