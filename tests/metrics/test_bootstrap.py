@@ -33,11 +33,8 @@ def test_shares_of_wins_are_those_of_all_resamples():
     every = [list(indices) for indices in itertools.product(range(4), repeat=4)]
     differences = np.array([mean(B[indices]) - mean(A[indices]) for indices in every])
     result = paired_bootstrap(A, B, mean, num_samples=20000, seed=1)
-    for wins, share in (
-        (result.wins_a, (differences < 0).mean()),
-        (result.wins_b, (differences > 0).mean()),
-        (result.ties, (differences == 0).mean()),
-    ):
+    shares = [kind.mean() for kind in (differences < 0, differences > 0, differences == 0)]
+    for wins, share in zip((result.wins_a, result.wins_b, result.ties), shares):
         assert wins / 20000 == pytest.approx(share, abs=4 * (share * (1 - share) / 20000) ** 0.5)
     assert (result.score_a, result.score_b, result.difference) == (2.25, 2.75, 0.5)
     assert result.standard_error == pytest.approx(differences.std(), rel=0.03)
@@ -72,11 +69,9 @@ def test_resamples_of_bleu_are_those_of_sacrebleu():
     assert theirs["BLEU"][1].p_value == (larger + 1) / 301
 
 
-@pytest.mark.parametrize(
-    ("metric", "name"),
-    [("bleu", "sacrebleu"), ("tokenized_bleu", "tokenized_bleu"), ("compound_split_bleu", "compound_split_bleu")],
-)
-def test_each_bleu_is_compared_by_its_own_scores(metric, name):
+@pytest.mark.parametrize("metric", ["bleu", "tokenized_bleu", "compound_split_bleu"])
+def test_each_bleu_is_compared_by_its_own_scores(metric):
+    name = {"bleu": "sacrebleu"}.get(metric, metric)
     result = compare(SYSTEM_A, SYSTEM_B, REFERENCES, metric, num_samples=20, lowercase=True)
     for system, texts in (("a", SYSTEM_A), ("b", SYSTEM_B)):
         expected = bleu(texts, REFERENCES, lowercase=True)
@@ -189,13 +184,6 @@ def test_chrf_is_that_of_sacrebleu():
     assert signature == str(chrf.get_signature()) and "nrefs:var" in signature
 
 
-def test_what_cannot_be_compared_is_said():
-    with pytest.raises(ValueError, match="4 statistics_a, 3 statistics_b"):
-        paired_bootstrap(A, B[:3], mean)
-    with pytest.raises(ValueError, match=r"1 predictions_a\[0\], 2 predictions_a\[1\]"):
-        compare([["a"], ["a", "b"]], ["a"], ["a"])
-
-
 def test_f_half_of_m2_files(write, printed):
     """F0.5 of each resample is that of the M2 score of its sentences."""
     edit, unchanged = "A 1 2|||T|||b|||REQUIRED|||-NONE-|||{}", "A -1 -1|||noop|||-NONE-|||REQUIRED|||-NONE-|||{}"
@@ -210,11 +198,9 @@ def test_f_half_of_m2_files(write, printed):
     assert [result["score_a"], result["score_b"]] == pytest.approx(expected)
     rng = np.random.default_rng(12345)
     samples = [rng.choice(20, size=20) for _ in range(30)]
-    scores = [
-        [m2.m2_score([texts[i] for i in sample], [sentences[i] for i in sample])["f0.5"] for texts in systems]
-        for sample in samples
-    ]
-    assert result["wins_b"] == sum(b > a for a, b in scores)
+    drawn = [[[each[i] for i in sample] for each in (*systems, sentences)] for sample in samples]
+    wins = [m2.m2_score(b, gold)["f0.5"] > m2.m2_score(a, gold)["f0.5"] for a, b, gold in drawn]
+    assert result["wins_b"] == sum(wins)
 
     with pytest.raises(ValueError, match=r"The metric 'm2' has no options, but lowercase is given"):
         printed(f"{command} gold.m2 --lowercase")

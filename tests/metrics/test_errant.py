@@ -143,9 +143,7 @@ def test_what_cannot_be_compared_is_said(files):
     system, reference = map(read_m2, files)
     with pytest.raises(ValueError, match="4 predictions, 3 references"):
         errant_score(system, reference[:3])
-    with pytest.raises(
-        ValueError, match=r"index 1 has the sentence 'He go to to school \.', but the reference has 'All is"
-    ):
+    with pytest.raises(ValueError, match=r"index 1 has the sentence 'He go .*', but the reference has 'All is"):
         errant_score(system[:2], [reference[0], reference[2]])
 
 
@@ -166,21 +164,17 @@ def test_the_command_prints_the_table_of_types(files, write, printed):
     assert printed(f"{command} --beta 1 --criterion ds --json") == scores
 
 
+# With their tags, parts of speech and lemmas.
+WORDS = "cat NN NOUN cat, cats NNS NOUN cat, the DT DET the, sat VBD VERB sit, sits VBZ VERB sit, on IN ADP on"
+WORDS += ", mat NN NOUN mat, . . PUNCT ."
+
+
 @pytest.fixture(scope="module")
 def model(tmp_path_factory):
     """A folder with a model of spaCy that knows the words of the test below, in place of the one to be downloaded."""
     nlp = spacy.blank("en")
     ruler = nlp.add_pipe("attribute_ruler")
-    for word, tag, pos, lemma in [
-        ("cat", "NN", "NOUN", "cat"),
-        ("cats", "NNS", "NOUN", "cat"),
-        ("the", "DT", "DET", "the"),
-        ("sat", "VBD", "VERB", "sit"),
-        ("sits", "VBZ", "VERB", "sit"),
-        ("on", "IN", "ADP", "on"),
-        ("mat", "NN", "NOUN", "mat"),
-        (".", ".", "PUNCT", "."),
-    ]:
+    for word, tag, pos, lemma in map(str.split, WORDS.split(", ")):
         ruler.add([[{"LOWER": word}]], {"TAG": tag, "POS": pos, "LEMMA": lemma})
     folder = tmp_path_factory.mktemp("spacy") / "model"
     nlp.to_disk(folder)

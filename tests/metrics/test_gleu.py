@@ -45,10 +45,8 @@ def test_score_with_one_reference_is_that_of_the_definition():
     for column in range(2):
         references = [texts[column] for texts in REFERENCES]
         expected = gleu_by_definition(PREDICTIONS, references, SOURCES)
-        assert gleu(PREDICTIONS, references, SOURCES) == {
-            "gleu": pytest.approx(expected, abs=1e-9),
-            "gleu_std": pytest.approx(0, abs=1e-9),
-        }
+        found = gleu(PREDICTIONS, references, SOURCES)
+        assert found == pytest.approx({"gleu": expected, "gleu_std": 0}, abs=1e-9)
     rng = random.Random(0)
     for _ in range(30):
         texts = [[" ".join(rng.choice("abc") for _ in range(rng.randint(0, 9))) for _ in range(4)] for _ in range(3)]
@@ -57,10 +55,8 @@ def test_score_with_one_reference_is_that_of_the_definition():
 
 
 def test_score_with_several_references_is_the_mean_of_draws():
-    draws = draw_references(3, 2, 40)
-    scores = [
-        gleu_by_definition(PREDICTIONS, [texts[i] for texts, i in zip(REFERENCES, drawn)], SOURCES) for drawn in draws
-    ]
+    draws = [[texts[i] for texts, i in zip(REFERENCES, drawn)] for drawn in draw_references(3, 2, 40)]
+    scores = [gleu_by_definition(PREDICTIONS, references, SOURCES) for references in draws]
     result = gleu(PREDICTIONS, REFERENCES, SOURCES, iterations=40)
     assert len(set(scores)) > 5
     assert result["gleu"] == pytest.approx(fmean(scores), abs=1e-9)
@@ -93,19 +89,6 @@ def test_score_is_zero_where_nothing_matches_and_not_otherwise():
     assert gleu_score(np.zeros(10)) == 0
     assert gleu([""], ["a"], ["a"])["gleu"] == 0
     assert gleu_score([4, 8, 4, 4, 3, 3, 2, 2, 1, 1]) == pytest.approx(math.exp(-1))
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ((["a", "b"], ["a", "b"], ["a"]), "2 predictions, 1 sources"),
-        ((["a", "b"], ["a"], ["a", "b"]), "2 predictions, 1 references"),
-        ((["a", "b"], [["a"], ["a", "b"]], ["a", "b"]), "index 1 has 2 references, but the first one has 1"),
-    ],
-)
-def test_what_cannot_be_scored_is_said(arguments, message):
-    with pytest.raises(ValueError, match=message):
-        gleu(*arguments)
 
 
 def test_the_command_prints_the_score_of_files(write, printed):

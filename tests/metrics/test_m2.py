@@ -62,14 +62,12 @@ def test_an_edit_that_an_annotator_has_twice_counts_once(caplog):
 
 def test_example_of_the_official_scorer():
     result = m2_score(OFFICIAL_SYSTEM, sentences(OFFICIAL_M2))
-    assert result == pytest.approx(
-        {"precision": 0.8, "recall": 0.8, "f0.5": 0.8, "correct": 4, "proposed": 5, "gold": 5}
-    )
+    expected = {"precision": 0.8, "recall": 0.8, "f0.5": 0.8, "correct": 4, "proposed": 5, "gold": 5}
+    assert result == pytest.approx(expected)
     first_annotator = [M2Sentence(each.tokens, {0: each.edits[0]}) for each in sentences(OFFICIAL_M2)]
     result = m2_score(OFFICIAL_SYSTEM, first_annotator, beta=1)
-    assert result == pytest.approx(
-        {"precision": 4 / 5, "recall": 4 / 6, "f1": 8 / 11, "correct": 4, "proposed": 5, "gold": 6}
-    )
+    expected = {"precision": 4 / 5, "recall": 4 / 6, "f1": 8 / 11, "correct": 4, "proposed": 5, "gold": 6}
+    assert result == pytest.approx(expected)
 
 
 def test_insertions_before_the_first_word():
@@ -118,10 +116,8 @@ def test_insertions_before_the_first_word():
 )
 def test_edits_that_are_counted(source, prediction, annotators, counts):
     assert score(source, prediction, *annotators) == counts
-    by_annotator = [
-        counts_without_shortcuts(source.split(), prediction.split(), [Edit(*edit, "R") for edit in edits])
-        for edits in annotators
-    ]
+    golds = [[Edit(*edit, "R") for edit in edits] for edits in annotators]
+    by_annotator = [counts_without_shortcuts(source.split(), prediction.split(), gold) for gold in golds]
     assert counts in by_annotator
 
 
@@ -412,9 +408,8 @@ def test_what_is_written_is_read_again(tmp_path):
 def test_the_command_prints_the_score(write, printed):
     write({"gold.m2": OFFICIAL_M2.split("\n"), "system": OFFICIAL_SYSTEM})
     command = "score m2 --hypotheses system --references gold.m2"
-    assert printed(command) == (
-        "precision = 0.8000\nrecall = 0.8000\nf0.5 = 0.8000\ncorrect = 4\nproposed = 5\ngold = 5\n"
-    )
+    expected = "precision = 0.8000\nrecall = 0.8000\nf0.5 = 0.8000\ncorrect = 4\nproposed = 5\ngold = 5\n"
+    assert printed(command) == expected
     write({"gold.m2": ["S a b c", "A 0 3|||R|||x b y|||REQUIRED|||-NONE-|||0"], "system": ["x b y"]})
     scores = [printed(f"{command} --json --beta 1 {option}")["f1"] for option in ("", "--max_unchanged_words 0")]
     assert scores == [1, 0]

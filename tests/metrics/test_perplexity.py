@@ -15,9 +15,8 @@ from modeling_ode_transformer.training.tasks import language_model
 
 
 RNG = random.Random(0)
-LINES = [
-    " ".join(RNG.choices("the a bank market fell rose quickly of".split(), k=RNG.randint(1, 9))) for _ in range(11)
-]
+KNOWN = "the a bank market fell rose quickly of".split()
+LINES = [" ".join(RNG.choices(KNOWN, k=RNG.randint(1, 9))) for _ in range(11)]
 # An empty line, spaces around words, and words that the vocabulary lacks.
 LINES += ["", "  the novel  market ", "unheard"]
 WORDS = sum(len(line.split()) + 1 for line in LINES)
@@ -26,10 +25,8 @@ WORDS = sum(len(line.split()) + 1 for line in LINES)
 def causal_lm(tokenizer, **kwargs):
     torch.manual_seed(0)
     options = {"d_model": 16, "decoder_layers": 1, "decoder_attention_heads": 2, "decoder_ffn_dim": 16}
-    config = OdeTransformerDecoderConfig(
-        vocab_size=len(tokenizer), layer_history="none", dropout=0.5, **options, **kwargs
-    )
-    return OdeTransformerForCausalLM(config).eval()
+    options |= {"vocab_size": len(tokenizer), "layer_history": "none", "dropout": 0.5}
+    return OdeTransformerForCausalLM(OdeTransformerDecoderConfig(**options, **kwargs)).eval()
 
 
 def gpt2(tokenizer, **kwargs):

@@ -13,7 +13,7 @@ import sacrebleu
 from modeling_ode_transformer import OdeTransformerForCausalLM, OdeTransformerForConditionalGeneration
 from modeling_ode_transformer.metrics import evaluate_metrics
 from modeling_ode_transformer.metrics.bleu import bleu
-from modeling_ode_transformer.metrics.bootstrap import compare
+from modeling_ode_transformer.metrics.bootstrap import compare, paired_bootstrap
 from modeling_ode_transformer.metrics.errant import annotate
 from modeling_ode_transformer.metrics.gleu import gleu
 from modeling_ode_transformer.metrics.likelihood import target_likelihoods
@@ -35,6 +35,25 @@ SYSTEMS = {
 @pytest.fixture
 def files(write):
     write({**SYSTEMS, "ref": REFERENCES})
+
+
+@pytest.mark.parametrize(
+    "score, texts, options, message",
+    [
+        (bleu, (["a", "b"], ["a"]), {}, "2 predictions, 1 references"),
+        (bleu, ([], []), {}, "no predictions"),
+        (bleu, (["a"], ["a"]), {"tokenize": "14a"}, "no tokenizer '14a', only none, zh, 13a"),
+        (bleu, (["a"], ["a"]), {"moses_language": "tlh"}, "does not know the language 'tlh', only as, bn"),
+        (gleu, (["a", "b"], ["a", "b"], ["a"]), {}, "2 predictions, 1 sources"),
+        (gleu, (["a", "b"], ["a"], ["a", "b"]), {}, "2 predictions, 1 references"),
+        (gleu, (["a", "b"], [["a"], ["a", "b"]], ["a", "b"]), {}, "index 1 has 2 references, but the first one has 1"),
+        (compare, ([["a"], ["a", "b"]], ["a"], ["a"]), {}, r"1 predictions_a\[0\], 2 predictions_a\[1\]"),
+        (paired_bootstrap, (np.ones(4), np.ones(3), np.mean), {}, "4 statistics_a, 3 statistics_b"),
+    ],
+)
+def test_what_cannot_be_scored_is_said(score, texts, options, message):
+    with pytest.raises(ValueError, match=message):
+        score(*texts, **options)
 
 
 @pytest.mark.parametrize("metric, scorer", [("chrf", sacrebleu.CHRF()), ("ter", sacrebleu.TER())])
@@ -114,10 +133,8 @@ def test_untokenized_corrections_are_named(caplog):
     right = ["He goes home , and she stays .", "I like cats .", "We have a dog ; it sleeps ."] * 2
     plain = [re.sub(" ([.,;])", r"\1", text) for text in right]
     edits = [(1, "goes"), (2, "cats"), (1, "have")] * 2
-    gold = [
-        M2Sentence(tuple(source.split()), {0: [Edit(place, place + 1, text, "R")]})
-        for source, (place, text) in zip(sources, edits)
-    ]
+    edits = [{0: [Edit(place, place + 1, text, "R")]} for place, text in edits]
+    gold = [M2Sentence(tuple(source.split()), each) for source, each in zip(sources, edits)]
     annotator = SimpleNamespace(parse=str.split, annotate=lambda source, correction: [])
     assert m2_score(right, gold)["precision"] == 1
     assert gleu(right, right, sources)["gleu"] == pytest.approx(100)
