@@ -180,15 +180,10 @@ def test_other_architectures_are_refused_by_name(name):
         convert_fairseq_state_dict(load("residual_i_plain")[0], args)
 
 
-@pytest.mark.parametrize(
-    "option, value",
-    [
-        ("encoder_normalize_before", False),
-        ("k_only", False),
-        ("rk_type", "simpson"),
-        ("encoder_history_type", "residual"),
-    ],
-)
+OTHERS = {"encoder_normalize_before": False, "k_only": False, "rk_type": "simpson", "encoder_history_type": "residual"}
+
+
+@pytest.mark.parametrize("option, value", OTHERS.items())
 def test_options_that_cannot_be_expressed_are_refused_by_name(option, value):
     weights, _, reference = load("rk2_standard_i_plain")
     with pytest.raises(ValueError, match=f"{option}={value!r}"):

@@ -40,7 +40,7 @@ def meters(monkeypatch):
     return values
 
 
-def write_checkpoint(path: Path, state_dict, args, save_options=None, **entries) -> Path:
+def write_checkpoint(path: Path, state_dict, args, zipped=True, **entries) -> Path:
     """A file with what fairseq 0.6.2 saves, and further entries."""
     checkpoint = {
         "args": Namespace(**args),
@@ -49,7 +49,7 @@ def write_checkpoint(path: Path, state_dict, args, save_options=None, **entries)
         "extra_state": {"train_iterator": {"epoch": 3, "iterations_in_epoch": 0}, "val_loss": 4.5, **entries},
         "last_optimizer_state": {"state": {0: {"step": 7, "exp_avg": torch.ones(2)}}, "param_groups": [{"lr": 0.1}]},
     }
-    torch.save(checkpoint, path, **(save_options or {}))
+    torch.save(checkpoint, path, _use_new_zipfile_serialization=zipped)
     return path
 
 
@@ -64,9 +64,7 @@ def files(tmp_path):
         dictionary, other_dictionary, codes = (tmp_path / name for name in ("dict.txt", "dict.de.txt", "codes"))
         output = tmp_path / "out"
 
-        def checkpoint(
-            self, name=SHARED, file="checkpoint_best.pt", change=None, changed_args=None, **options
-        ) -> Path:
+        def checkpoint(self, name=SHARED, file="checkpoint_best.pt", change=None, changed_args=None, **options):
             weights, _, reference = load(name)
             weights = OrderedDict((key, change(tensor) if change else tensor) for key, tensor in weights.items())
             return write_checkpoint(tmp_path / file, weights, {**reference["args"], **(changed_args or {})}, **options)
@@ -84,9 +82,7 @@ def files(tmp_path):
     "name, zipped", [(SHARED, True), (SEPARATE, False), ("residual_i_plain", True), ("rk4_standard_i_plain", False)]
 )
 def test_the_folder_computes_what_the_original_computes(name, zipped, files, meters, monkeypatch):
-    checkpoint = files.checkpoint(
-        name, save_options={"_use_new_zipfile_serialization": zipped}, train_meters=meters, best=4.25
-    )
+    checkpoint = files.checkpoint(name, zipped=zipped, train_meters=meters, best=4.25)
     monkeypatch.delitem(sys.modules, "fairseq.meters")
     monkeypatch.delitem(sys.modules, "fairseq")
     model = files.run(checkpoint)
@@ -116,22 +112,17 @@ class Malicious:
 @pytest.mark.parametrize("zipped", [True, False])
 def test_code_in_a_checkpoint_does_not_run(zipped, files):
     created = files.dictionary.parent / "created"
-    checkpoint = files.checkpoint(
-        save_options={"_use_new_zipfile_serialization": zipped}, meters=Malicious(f"touch '{created}'")
-    )
-    with pytest.raises(
-        ValueError,
-        match=rf"checkpoint_best.pt holds {os.system.__module__}.system\. It was not loaded, .*--trust_file",
-    ):
+    checkpoint = files.checkpoint(zipped=zipped, meters=Malicious(f"touch '{created}'"))
+    message = rf"checkpoint_best.pt holds {os.system.__module__}.system\. It was not loaded, .*--trust_file"
+    with pytest.raises(ValueError, match=message):
         files.run(checkpoint)
     assert not created.exists() and not files.output.exists()
 
 
 def test_other_objects_are_read_only_when_told_to_trust_the_file(files):
     checkpoint = files.checkpoint(value=np.float64(3), folder=Path("data"))
-    with pytest.raises(
-        ValueError, match=r"checkpoint_best.pt holds \S*(numpy|pathlib)\S*\. It was not loaded, .*--trust_file"
-    ):
+    message = r"checkpoint_best.pt holds \S*(numpy|pathlib)\S*\. It was not loaded, .*--trust_file"
+    with pytest.raises(ValueError, match=message):
         files.run(checkpoint)
     model = files.run(checkpoint, options=["--trust_file"])
     assert_close(run(model, load(SHARED)[1])[0].logits, load(SHARED)[1]["logits"])

@@ -10,10 +10,7 @@ from transformers.models.m2m_100.modeling_m2m_100 import shift_tokens_right
 from transformers.models.mbart.modeling_mbart import shift_tokens_right as wrap_tokens_right
 from transformers.models.pegasus.modeling_pegasus import PegasusSinusoidalPositionalEmbedding
 
-from modeling_ode_transformer import (
-    OdeTransformerForConditionalGeneration,
-    OdeTransformerRecurrenceForConditionalGeneration,
-)
+import modeling_ode_transformer as ode
 from modeling_ode_transformer.conversion.residual import from_residual, to_residual
 from modeling_ode_transformer.layers_ode_transformer import OdeTransformerVaswaniPositionalEmbedding
 
@@ -272,7 +269,7 @@ def test_what_was_converted_becomes_the_original_again(tie):
 
 def test_an_euler_model_becomes_an_m2m100(batch, tmp_path):
     torch.manual_seed(0)
-    model = randomize(OdeTransformerForConditionalGeneration(tiny_config(**PLAIN, vector_field="ffn")))
+    model = randomize(ode.OdeTransformerForConditionalGeneration(tiny_config(**PLAIN, vector_field="ffn")))
     model.generation_config.update(num_beams=3, max_new_tokens=8, max_length=None)
     residual = to_residual(model)
     assert type(residual) is M2M100ForConditionalGeneration
@@ -293,21 +290,18 @@ def test_an_euler_model_becomes_an_m2m100(batch, tmp_path):
         ({"encoder_solver": "rk2"}, "encoder_solver='rk2' would have to be 'euler'"),
         ({"position_embedding_type": "learned"}, "position_embedding_type='learned' would have to be 'sinusoidal'"),
         ({"tie_word_embeddings": False}, "share_encoder_decoder_embeddings=True would have to be False"),
-        (
-            {"share_encoder_decoder_embeddings": False, "decoder_vocab_size": 50},
-            "decoder_vocab_size=50 would have to be None",
-        ),
+        ({"share_encoder_decoder_embeddings": False, "decoder_vocab_size": 50}, "decoder_vocab_size=50 would have to"),
         ({"layer_history": "dense", "step_size": 0.5}, "layer_history='dense' would .*; step_size=0.5 would"),
         ({"encoder_solver": "dlcl"}, "encoder_solver='dlcl' would have to be 'euler'"),
     ],
 )
 def test_what_a_residual_model_cannot_express_is_refused_by_field_and_value(fields, message):
-    model = OdeTransformerForConditionalGeneration(tiny_config(**{**PLAIN, **fields}))
+    model = ode.OdeTransformerForConditionalGeneration(tiny_config(**{**PLAIN, **fields}))
     with pytest.raises(ValueError, match=message):
         to_residual(model)
 
 
 def test_a_model_with_a_second_encoder_cannot_be_written_as_a_residual_one():
-    model = build(OdeTransformerRecurrenceForConditionalGeneration)
+    model = build(ode.OdeTransformerRecurrenceForConditionalGeneration)
     with pytest.raises(ValueError, match="'ode_transformer_recurrence' has parts"):
         to_residual(model)

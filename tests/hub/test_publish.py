@@ -16,23 +16,9 @@ import run_translation
 import torch
 import transformers
 from safetensors.torch import load_file, save_file
-from transformers import (
-    AutoModelForCausalLM,
-    AutoModelForSeq2SeqLM,
-    LlamaConfig,
-    M2M100Config,
-    Trainer,
-    TrainingArguments,
-)
 
-from modeling_ode_transformer import (
-    OdeTransformerConfig,
-    OdeTransformerForCausalLM,
-    OdeTransformerForConditionalGeneration,
-    OdeTransformerTokenizer,
-    cli,
-    depth,
-)
+import modeling_ode_transformer as ode
+from modeling_ode_transformer import cli
 from modeling_ode_transformer.hub import publish as publish_module
 from modeling_ode_transformer.hub.publish import check_repository, prepare_repository, publish, upload_repository
 from modeling_ode_transformer.pipeline_ode_transformer import add_pipeline
@@ -57,7 +43,7 @@ def tokenizer(tmp_path_factory):
     folder = tmp_path_factory.mktemp("corpus")
     number_names.write_corpus(folder, {"train": 200})
     lines = (folder / "train.en").read_text().splitlines() + (folder / "train.de").read_text().splitlines()
-    return OdeTransformerTokenizer.train([*lines, "Two dogs are running through the snow."], 400)
+    return ode.OdeTransformerTokenizer.train([*lines, "Two dogs are running through the snow."], 400)
 
 
 @pytest.fixture(scope="module")
@@ -133,25 +119,21 @@ def test_a_repository_is_complete(run, repository):
 
 def test_a_language_model_and_sizes_of_weights_are_kept(tokenizer, tmp_path):
     ids = {"eos_token_id": tokenizer.eos_token_id, "pad_token_id": tokenizer.pad_token_id}
-    model = build(OdeTransformerForCausalLM, vocab_size=len(tokenizer), decoder_solver="rk2", **ids)
+    model = build(ode.OdeTransformerForCausalLM, vocab_size=len(tokenizer), decoder_solver="rk2", **ids)
     model.bfloat16().save_pretrained(tmp_path / "run")
     tokenizer.save_pretrained(tmp_path / "run")
     publish(tmp_path / "run", CARD, task="text-generation", folder=tmp_path / "folder", dry_run=True)
-    assert set(json.loads((tmp_path / "folder" / "config.json").read_text())["auto_map"]) == {
-        "AutoConfig",
-        "AutoModelForCausalLM",
-    }
+    config = read_json(tmp_path / "folder" / "config.json")
+    assert set(config["auto_map"]) == {"AutoConfig", "AutoModelForCausalLM"}
     assert {each.dtype for each in load_file(tmp_path / "folder" / "model.safetensors").values()} == {torch.bfloat16}
 
 
+SIZES = {"d_model": 16, "encoder_layers": 2, "decoder_layers": 2, "encoder_ffn_dim": 24, "decoder_ffn_dim": 24}
+SIZES |= {"encoder_attention_heads": 2, "decoder_attention_heads": 2}
+LLAMA = {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 3, "num_attention_heads": 2}
 INTEGRATED = {
-    "text-generation": LlamaConfig(
-        **{"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 3, "num_attention_heads": 2}
-    ),
-    "translation": M2M100Config(
-        **{"d_model": 16, "encoder_layers": 2, "decoder_layers": 2, "encoder_ffn_dim": 24, "decoder_ffn_dim": 24},
-        **{"encoder_attention_heads": 2, "decoder_attention_heads": 2},
-    ),
+    "text-generation": transformers.LlamaConfig(**LLAMA),
+    "translation": transformers.M2M100Config(**SIZES),
 }
 
 
@@ -160,9 +142,9 @@ def test_a_model_with_integrated_layers(task, tokenizer, tmp_path):
     """Its files, what its card says, and the example of the card without the package."""
     config = INTEGRATED[task]
     config.update(ids_of(tokenizer) | {"vocab_size": len(tokenizer)})
-    config = depth.config(config, solver="rk4", layers="1:")
+    config = ode.depth.config(config, solver="rk4", layers="1:")
     torch.manual_seed(0)
-    auto_class = AutoModelForCausalLM if task == "text-generation" else AutoModelForSeq2SeqLM
+    auto_class = transformers.AutoModelForCausalLM if task == "text-generation" else transformers.AutoModelForSeq2SeqLM
     model = randomize(auto_class.from_config(config))
     model.save_pretrained(tmp_path / "run")
     tokenizer.save_pretrained(tmp_path / "run")
@@ -256,6 +238,9 @@ def other_numbers(code: str) -> str:
     )
 
 
+IMPORT = "import modeling_ode_transformer.integration_ode_transformer"
+
+
 def without_end_mark(text: str) -> str:
     return json.dumps(json.loads(text) | {"post_processor": None})
 
@@ -264,18 +249,12 @@ def without_end_mark(text: str) -> str:
     "file, damage, message",
     [
         ("modeling_ode_transformer.py", other_numbers, "the model gives other numbers"),
-        (
-            "integration_ode_transformer.py",
-            lambda code: "import modeling_ode_transformer.integration_ode_transformer\n" + code,
-            "modeling_ode_transformer",
-        ),
+        ("integration_ode_transformer.py", lambda code: f"{IMPORT}\n{code}", "modeling_ode_transformer"),
         ("pipeline_ode_transformer.py", lambda code: "", "TranslationPipeline"),
         ("target_tokenizer/tokenizer.json", without_end_mark, "target tokenizer gives other"),
     ],
 )
-def test_a_repository_that_does_not_work_without_the_package_is_not_uploaded(
-    file, damage, message, run, tmp_path, monkeypatch, hub
-):
+def test_a_repository_that_does_not_work_alone_is_not_uploaded(file, damage, message, run, tmp_path, monkeypatch, hub):
     """Other numbers, code that needs the package, other ids: as a process sees it that has only the files."""
 
     def prepare(*args):
@@ -323,7 +302,7 @@ def test_an_upload_is_one_commit_to_a_new_repository(asked, default, is_private,
 
 def test_saving_to_the_hub_uploads_the_code_of_the_pipelines(run, hub, tmp_path):
     """A second time, too, when it is there already."""
-    model = OdeTransformerForConditionalGeneration.from_pretrained(run)
+    model = ode.OdeTransformerForConditionalGeneration.from_pretrained(run)
     add_pipeline(model.config, "translation")
     for name in ("first", "second"):
         model.save_pretrained(tmp_path / "saved", push_to_hub=True, repo_id=f"me/{name}", token=TOKEN)
@@ -332,7 +311,7 @@ def test_saving_to_the_hub_uploads_the_code_of_the_pipelines(run, hub, tmp_path)
 
 
 def test_saving_a_configuration_to_the_hub_uploads_all_that_is_in_the_folder(hub, tmp_path):
-    config = OdeTransformerConfig(encoder_solver="leapfrog", layer_history="none")
+    config = ode.OdeTransformerConfig(encoder_solver="leapfrog", layer_history="none")
     config.save_pretrained(tmp_path / "saved", push_to_hub=True, repo_id="me/leapfrog", token=TOKEN)
     files = hub.repositories["me/leapfrog"].files()
     assert files_of(tmp_path / "saved").items() <= files.items() and "schemes_ode_transformer.py" in files
@@ -379,7 +358,7 @@ def test_somebody_elses_commit_in_between_is_not_overwritten(small, hub):
     assert hub.repositories["me/model"].files() == {"README.md": b"theirs"}
 
 
-class ResumableTrainer(ResumableTrainerMixin, Trainer):
+class ResumableTrainer(ResumableTrainerMixin, transformers.Trainer):
     pass
 
 
@@ -400,16 +379,15 @@ def test_no_file_of_a_training_and_of_its_uploads_holds_the_token(is_of_the_pack
     if is_of_the_package:
         trainer_class, args = TokenSeq2SeqTrainer, TokenSeq2SeqTrainingArguments(folder, **values)
     else:
-        trainer_class, args = ResumableTrainer, TrainingArguments(folder, **values)
+        trainer_class, args = ResumableTrainer, transformers.TrainingArguments(folder, **values)
     args.set_push_to_hub("me/trained", strategy="all_checkpoints", token=TOKEN, always_push=True)
-    model = OdeTransformerForConditionalGeneration(tiny_config())
+    model = ode.OdeTransformerForConditionalGeneration(tiny_config())
     trainer = trainer_class(model=model, args=args, train_dataset=[{"input_ids": [5, 6, 2], "labels": [9, 8, 2]}] * 16)
     trainer.train()
     args.hub_token = TOKEN
     trainer.push_to_hub()
-    assert {"checkpoint-1/training_args.bin", "checkpoint-2/training_args.bin"} < set(
-        hub.repositories["me/trained"].files()
-    )
+    files = hub.repositories["me/trained"].files()
+    assert {"checkpoint-1/training_args.bin", "checkpoint-2/training_args.bin"} < set(files)
     check_no_token(folder, hub)
     assert torch.load(folder / "training_args.bin", weights_only=False).max_steps == 2
 
@@ -423,7 +401,7 @@ def test_a_script_uploads_with_the_token_of_the_login_and_notes_it_nowhere(hub, 
         (tmp_path / "run" / f"{TEMPORARY}checkpoint-1").mkdir(exist_ok=True)
         (tmp_path / "run" / f"{TEMPORARY}checkpoint-1" / "model.safetensors").write_text("half")
         listed.extend(path.name for path in (tmp_path / "run").iterdir())
-        return Trainer.push_to_hub(trainer, *args, **kwargs)
+        return transformers.Trainer.push_to_hub(trainer, *args, **kwargs)
 
     monkeypatch.setattr(TokenSeq2SeqTrainer, "push_to_hub", push)
     options = {"push_to_hub": True, "hub_model_id": "me/trained", "save_strategy": "steps", "save_steps": 2}
@@ -489,10 +467,11 @@ def test_the_whole_way_to_the_hub_and_back(run, tokenizer, hub, tmp_path, capsys
     assert "me/model already holds 16 files: give --update" in capsys.readouterr().err
     assert len(hub.repositories["me/model"].commits) == 2
 
-    model = OdeTransformerForConditionalGeneration.from_pretrained(run)
+    model = ode.OdeTransformerForConditionalGeneration.from_pretrained(run)
     model.push_to_hub("me/pushed")
-    arguments = TrainingArguments(tmp_path / "trained", hub_model_id="me/trained", report_to="none", use_cpu=True)
-    Trainer(model=model, args=arguments, processing_class=tokenizer).push_to_hub()
+    options = {"hub_model_id": "me/trained", "report_to": "none", "use_cpu": True}
+    arguments = transformers.TrainingArguments(tmp_path / "trained", **options)
+    transformers.Trainer(model=model, args=arguments, processing_class=tokenizer).push_to_hub()
     of_pipelines = {"pipeline_ode_transformer.py", "texts_ode_transformer.py"}
     assert CODE - of_pipelines <= set(hub.repositories["me/pushed"].files())
     assert "tokenizer.json" in hub.repositories["me/trained"].files()

@@ -9,11 +9,7 @@ from torch import nn
 from transformers import M2M100Config, M2M100ForConditionalGeneration
 from transformers.dynamic_module_utils import get_class_from_dynamic_module
 
-from modeling_ode_transformer import (
-    OdeTransformerForCausalLM,
-    OdeTransformerForConditionalGeneration,
-    OdeTransformerModel,
-)
+import modeling_ode_transformer as ode
 from modeling_ode_transformer.inference import cpu
 from modeling_ode_transformer.inference.cpu import Replacement, optimize_for_cpu
 
@@ -25,16 +21,12 @@ def is_optimized(model):
     return any(isinstance(module, Replacement) for module in model.modules())
 
 
-MODELS = (OdeTransformerForConditionalGeneration, OdeTransformerForCausalLM, OdeTransformerModel)
+MODELS = (ode.OdeTransformerForConditionalGeneration, ode.OdeTransformerForCausalLM, ode.OdeTransformerModel)
 FORMS = [
     (MODELS[0], {"encoder_solver": "leapfrog", "position_embedding_type": "learned", "tie_word_embeddings": False}),
     (MODELS[1], {"decoder_solver": "rk4", "decoder_coefficients": "learned", "vector_field": "macaron"}),
     (MODELS[2], {"encoder_coefficients": "gate", "max_relative_position": 0, "layer_history": "none"}),
 ]
-
-
-def inputs_of(model, batch):
-    return batch if model.config.is_encoder_decoder else {"input_ids": batch["decoder_input_ids"]}
 
 
 @pytest.mark.parametrize("model_class, form", FORMS)
@@ -43,7 +35,7 @@ def test_outputs_and_gradients_are_the_same(model_class, form, batch, onednn_cal
     for optimize in (lambda model: model, optimize_for_cpu):
         model = build(model_class, **form)
         assert optimize(model) is model
-        inputs = inputs_of(model, batch)
+        inputs = batch if model.config.is_encoder_decoder else {"input_ids": batch["decoder_input_ids"]}
         states = model(**inputs)[0]
         states.tanh().sum().backward()
         results.append((states.detach(), {name: p.grad for name, p in model.named_parameters()}))
@@ -71,7 +63,7 @@ def test_saving_loading_and_copying_know_nothing_of_it(tied, tmp_path, batch):
     nn.init.normal_(other.lm_head.weight)
     other.load_state_dict(model.state_dict())
     assert torch.equal(other(**batch).logits, model(**batch).logits)
-    loaded = OdeTransformerForConditionalGeneration.from_pretrained(tmp_path / "after")
+    loaded = ode.OdeTransformerForConditionalGeneration.from_pretrained(tmp_path / "after")
     assert not is_optimized(loaded) and torch.equal(loaded(**batch).logits, expected)
     assert (model.lm_head.weight is model.model.shared.weight) == tied
     copied = copy.deepcopy(model)

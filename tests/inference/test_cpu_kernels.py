@@ -23,15 +23,11 @@ def fast(*args, **kwargs):
     return optimize_for_cpu(nn.Linear(*args, **kwargs))
 
 
-def inputs_of_a_layer():
-    """Inputs of 48 features, whose memory is laid out in several ways."""
-    return torch.randn(5, 3, 48), torch.randn(7, 96)[:, ::2], torch.randn(4, 9, 48)[:, -1:], torch.randn(0, 48)
-
-
 @pytest.mark.parametrize("bias", [True, False])
 def test_a_layer_has_the_numbers_of_nn_linear(bias, onednn_calls):
     layer = fast(48, 70, bias=bias)
-    for x in inputs_of_a_layer():
+    layouts = torch.randn(5, 3, 48), torch.randn(7, 96)[:, ::2], torch.randn(4, 9, 48)[:, -1:], torch.randn(0, 48)
+    for x in layouts:
         expected = x.double() @ layer.weight.double().T + (layer.bias.double() if bias else 0)
         for enabled in (False, True):  # with gradients it is nn.Linear itself
             with torch.set_grad_enabled(enabled):
@@ -108,10 +104,7 @@ def test_queries_at_one_position_attend_as_before(max_relative_position, dtype, 
     generator = torch.Generator().manual_seed(0)
     states = torch.randn(16, 7, 32, generator=generator).to(dtype)
     source_mask = torch.arange(7) < torch.randint(1, 8, (16, 1), generator=generator)
-    prompt, ids = (
-        torch.randint(4, 61, (16, 4), generator=generator),
-        torch.randint(4, 61, (16, 5), generator=generator),
-    )
+    prompt, ids = (torch.randint(4, 61, (16, length), generator=generator) for length in (4, 5))
     visible = torch.rand(16, 1, 5, 9, generator=generator) < 0.5
     visible[:, :, :, 4:] = torch.eye(5, dtype=torch.bool)
     results = []
@@ -128,12 +121,8 @@ def test_queries_at_one_position_attend_as_before(max_relative_position, dtype, 
 
 
 @pytest.mark.parametrize("max_relative_position", [0, 3])
-def test_attention_of_few_queries_is_for_few_queries_without_gradients_and_dropout(
-    max_relative_position, batch, attention_calls
-):
-    model = optimized(
-        max_relative_position=max_relative_position, **dict.fromkeys(("dropout", "attention_dropout"), 0.1)
-    )
+def test_attention_of_few_queries_has_no_gradients_and_no_dropout(max_relative_position, batch, attention_calls):
+    model = optimized(max_relative_position=max_relative_position, dropout=0.1, attention_dropout=0.1)
     ids = torch.randint(4, 61, (16, 6), generator=torch.Generator().manual_seed(0))
     inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "decoder_input_ids": ids}
     expected = model(**inputs).logits

@@ -7,11 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from modeling_ode_transformer import (
-    OdeTransformerForCausalLM,
-    OdeTransformerForConditionalGeneration,
-    OdeTransformerModel,
-)
+import modeling_ode_transformer as ode
 from modeling_ode_transformer.inference import cpu
 from modeling_ode_transformer.inference.cpu import (
     FewQueriesAttention,
@@ -25,7 +21,7 @@ from ..conftest import assert_close
 from ..conftest import build as build_plain
 
 
-MODELS = (OdeTransformerForConditionalGeneration, OdeTransformerForCausalLM, OdeTransformerModel)
+MODELS = (ode.OdeTransformerForConditionalGeneration, ode.OdeTransformerForCausalLM, ode.OdeTransformerModel)
 FORMS = [
     (MODELS[0], {"vector_field": "macaron", "encoder_solver": "rk4", "coefficients": "learned"}),
     (MODELS[0], {"encoder_solver": "leapfrog", "position_embedding_type": "learned", "tie_word_embeddings": False}),
@@ -37,7 +33,7 @@ HAS_BFLOAT16 = torch.ops.mkldnn._is_mkldnn_bf16_supported()
 pack = partial(optimize_for_cpu, weights="packed")
 
 
-def build(model_class=OdeTransformerForConditionalGeneration, **fields):
+def build(model_class=ode.OdeTransformerForConditionalGeneration, **fields):
     model = build_plain(model_class, **fields)
     if hasattr(model, "lm_head"):
         # A sharper distribution, so that no test hangs on a tie.

@@ -6,11 +6,7 @@ import pytest
 import torch
 from transformers import M2M100Config, M2M100ForConditionalGeneration
 
-from modeling_ode_transformer import (
-    EnsembleForConditionalGeneration,
-    OdeTransformerForCausalLM,
-    OdeTransformerForConditionalGeneration,
-)
+import modeling_ode_transformer as ode
 from modeling_ode_transformer.generation_ode_transformer import CACHE_NAME
 from modeling_ode_transformer.inference.cpu import optimize_for_cpu
 
@@ -39,7 +35,7 @@ def sharpen(model, seed):
 def ode_transformer(seed=0, **fields):
     torch.manual_seed(seed)
     fields = {"encoder_solver": "rk2", "decoder_solver": "rk2", **fields}
-    return sharpen(OdeTransformerForConditionalGeneration(tiny_config(**fields)), seed)
+    return sharpen(ode.OdeTransformerForConditionalGeneration(tiny_config(**fields)), seed)
 
 
 def m2m100(seed=0, **fields):
@@ -52,10 +48,10 @@ def test_members_may_be_packed(source):
     """Before or after the ensemble is made; packed ones find what they found before."""
     for kind in ("packed", "int8"):
         members = [ode_transformer(seed) for seed in (0, 1)]
-        before = EnsembleForConditionalGeneration(members)
+        before = ode.EnsembleForConditionalGeneration(members)
         expected = before.generate(**source, num_beams=3)
         optimize_for_cpu(members[1], kind)
-        after = EnsembleForConditionalGeneration(members)
+        after = ode.EnsembleForConditionalGeneration(members)
         found = after.generate(**source, num_beams=3)
         assert torch.equal(found, before.generate(**source, num_beams=3))
         assert torch.equal(found, expected) or kind == "int8"
@@ -95,24 +91,13 @@ def plain_beam_search(models, source, beams, limit, length_penalty):
     return sorted(finished, key=lambda hypothesis: -hypothesis[1])[:beams]
 
 
-def unpadded(source):
-    for ids, mask in zip(source["input_ids"], source["attention_mask"]):
-        yield {"input_ids": ids[mask == 1][None]}
-
-
-def tokens_of(row: torch.Tensor) -> list[int]:
-    """A returned sequence up to its end token; it starts with the same token."""
-    tokens = row.tolist()
-    return tokens[: tokens.index(EOS, 1) + 1] if EOS in tokens[1:] else tokens
-
-
 @pytest.mark.parametrize("search", SEARCHES)
 @pytest.mark.parametrize("build", [ode_transformer, m2m100])
 def test_an_ensemble_of_a_model_with_itself_is_the_model(build, search, source):
     model = build()
     options = {**SEARCHES[search], "return_dict_in_generate": True, "output_scores": True}
     outputs = []
-    for each in (model, EnsembleForConditionalGeneration([model, model])):
+    for each in (model, ode.EnsembleForConditionalGeneration([model, model])):
         torch.manual_seed(3)
         outputs.append(each.generate(**source, **options))
     assert torch.equal(outputs[0].sequences, outputs[1].sequences)
@@ -127,16 +112,17 @@ def test_beam_search_of_two_architectures_is_a_plain_one_over_mean_probabilities
     with torch.no_grad():
         for model in models:
             model.lm_head.weight[EOS] *= 3  # hypotheses end by themselves, too
-    ensemble = EnsembleForConditionalGeneration(models)
+    ensemble = ode.EnsembleForConditionalGeneration(models)
     options = {"num_beams": 3, "num_return_sequences": 3, "length_penalty": length_penalty, "early_stopping": True}
-    outputs = ensemble.generate(
-        **source, **options, max_len_b=8, max_new_tokens=None, return_dict_in_generate=True, output_scores=True
-    )
+    options |= {"max_len_b": 8, "max_new_tokens": None, "return_dict_in_generate": True, "output_scores": True}
+    outputs = ensemble.generate(**source, **options)
     lengths = set()
-    for i, alone in enumerate(unpadded(source)):
+    for i, (ids, mask) in enumerate(zip(source["input_ids"], source["attention_mask"])):
+        alone = {"input_ids": ids[mask == 1][None]}
         expected = plain_beam_search(models, alone, 3, 8, length_penalty)
         rows = slice(3 * i, 3 * i + 3)
-        assert [tokens_of(row) for row in outputs.sequences[rows]] == [tokens for tokens, _ in expected]
+        for row, (tokens, _) in zip(outputs.sequences[rows].tolist(), expected, strict=True):
+            assert row[: len(tokens)] == tokens and tokens[-1] == EOS
         assert_close(outputs.sequences_scores[rows], torch.tensor([score for _, score in expected]).float(), scale=10)
         lengths |= {len(tokens) for tokens, _ in expected}
     assert min(lengths) < 5 and max(lengths) == 10  # some hypotheses end by themselves, others at the limit
@@ -144,7 +130,7 @@ def test_beam_search_of_two_architectures_is_a_plain_one_over_mean_probabilities
 
 def test_logits_are_the_logarithms_of_mean_probabilities(batch):
     models = [ode_transformer(0), m2m100(1).to(torch.bfloat16)]
-    logits = EnsembleForConditionalGeneration(models)(**batch).logits
+    logits = ode.EnsembleForConditionalGeneration(models)(**batch).logits
     assert logits.dtype == torch.float32
     expected = sum(model(**batch).logits.double().softmax(-1) for model in models) / 2
     assert_close(logits.double().exp().float(), expected.float())
@@ -153,13 +139,13 @@ def test_logits_are_the_logarithms_of_mean_probabilities(batch):
 @pytest.mark.parametrize("search", ["greedy", "beam"])
 @pytest.mark.parametrize("options", [{"use_cache": False}, {"cache_implementation": "static"}])
 def test_caches_change_nothing(search, options, source):
-    ensemble = EnsembleForConditionalGeneration([ode_transformer(0), m2m100(1)])
+    ensemble = ode.EnsembleForConditionalGeneration([ode_transformer(0), m2m100(1)])
     expected = ensemble.generate(**source, **SEARCHES[search])
     assert torch.equal(ensemble.generate(**source, **SEARCHES[search], **options), expected)
 
 
 def test_a_cache_continues_an_ensemble_by_both_names(batch):
-    ensemble = EnsembleForConditionalGeneration([ode_transformer(0), m2m100(1)])
+    ensemble = ode.EnsembleForConditionalGeneration([ode_transformer(0), m2m100(1)])
     expected = ensemble(**batch).logits[:, 4:]
     prompt, rest = batch["decoder_input_ids"].split([4, 2], dim=1)
     for name in ("cache", "past_key_values"):
@@ -170,13 +156,13 @@ def test_a_cache_continues_an_ensemble_by_both_names(batch):
 
 def test_the_member_with_the_fewest_positions_limits_an_ensemble():
     members = [ode_transformer(position_embedding_type="learned", max_position_embeddings=size) for size in (40, 30)]
-    assert EnsembleForConditionalGeneration(members).config.max_position_embeddings == 30
+    assert ode.EnsembleForConditionalGeneration(members).config.max_position_embeddings == 30
 
 
 def test_the_ensemble_goes_by_the_first_generation_configuration():
     models = [ode_transformer(0), m2m100(1)]
     models[0].generation_config.update(num_beams=3, length_penalty=0.6)
-    ensemble = EnsembleForConditionalGeneration(models)
+    ensemble = ode.EnsembleForConditionalGeneration(models)
     assert (ensemble.generation_config.num_beams, ensemble.generation_config.length_penalty) == (3, 0.6)
     ensemble.generation_config.num_beams = 5
     assert models[0].generation_config.num_beams == 3
@@ -185,34 +171,31 @@ def test_the_ensemble_goes_by_the_first_generation_configuration():
 @pytest.mark.parametrize(
     "fields, message",
     [
-        (
-            {"vocab_size": 62},
-            r"model 2 \(M2M.*\) cannot join model 1 \(Ode.*\).* source vocabulary size is 62, not 61",
-        ),
+        ({"vocab_size": 62}, r"model 2 \(M2M.*\) cannot join model 1 \(Ode.*\).* vocabulary size is 62, not 61"),
         ({"eos_token_id": 3}, "its eos_token_id is 3, not 2"),
         ({"decoder_start_token_id": 0}, "its decoder_start_token_id is 0, not 2"),
     ],
 )
 def test_members_that_do_not_fit_are_refused_by_name(fields, message):
     with pytest.raises(ValueError, match=message):
-        EnsembleForConditionalGeneration([ode_transformer(), m2m100(**fields)])
+        ode.EnsembleForConditionalGeneration([ode_transformer(), m2m100(**fields)])
 
 
 def test_another_target_vocabulary_is_refused():
     separate = {"share_encoder_decoder_embeddings": False, "decoder_vocab_size": 50}
-    ensemble = EnsembleForConditionalGeneration([ode_transformer(0, **separate), ode_transformer(1, **separate)])
+    ensemble = ode.EnsembleForConditionalGeneration([ode_transformer(0, **separate), ode_transformer(1, **separate)])
     assert ensemble.generate(torch.tensor([[5, 6, 2]]), num_beams=2).max() < 50
     with pytest.raises(ValueError, match="its target vocabulary size is 61, not 50"):
-        EnsembleForConditionalGeneration([ode_transformer(0, **separate), ode_transformer()])
+        ode.EnsembleForConditionalGeneration([ode_transformer(0, **separate), ode_transformer()])
 
 
 def test_what_an_ensemble_cannot_do_is_refused(source, tmp_path):
     with pytest.raises(ValueError, match="needs at least one model"):
-        EnsembleForConditionalGeneration([])
-    language_model = build(OdeTransformerForCausalLM, decoder_solver="rk2")
+        ode.EnsembleForConditionalGeneration([])
+    language_model = build(ode.OdeTransformerForCausalLM, decoder_solver="rk2")
     with pytest.raises(ValueError, match=r"model 2 \(OdeTransformerForCausalLM\) is not an encoder-decoder"):
-        EnsembleForConditionalGeneration([ode_transformer(), language_model])
-    ensemble = EnsembleForConditionalGeneration([ode_transformer()])
+        ode.EnsembleForConditionalGeneration([ode_transformer(), language_model])
+    ensemble = ode.EnsembleForConditionalGeneration([ode_transformer()])
     with pytest.raises(TypeError, match="unexpected keyword argument 'output_attentions'"):
         ensemble.generate(**source, return_dict_in_generate=True, output_attentions=True)
     with pytest.raises(ValueError, match=r"not used by the model: .'num_beam'"):

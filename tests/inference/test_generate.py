@@ -18,14 +18,8 @@ from accelerate.utils.launch import get_free_port
 from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModelForSeq2SeqLM, AutoTokenizer, M2M100Config, M2M100ForConditionalGeneration
 
-from modeling_ode_transformer import (
-    EnsembleForConditionalGeneration,
-    OdeTransformerForCausalLM,
-    OdeTransformerForConditionalGeneration,
-    OdeTransformerTokenizer,
-    cli,
-    texts_ode_transformer,
-)
+import modeling_ode_transformer as ode
+from modeling_ode_transformer import cli
 from modeling_ode_transformer.inference import generate
 from modeling_ode_transformer.own_schemes import IMPORTED
 from modeling_ode_transformer.texts_ode_transformer import TextGenerator
@@ -35,13 +29,10 @@ from ..training.test_resumption import environment_of_processes
 
 
 VOCABULARY = 300
+SPOILT = "model.decoder.layers.1.fc2.bias"
 # Of different lengths, not in their order; line 3 and the last one are empty.
 LINES = [quickstart.english(number) for number in (7, 421_735, 0, 12, 100_001, 999_999, 40)]
 LINES[2], LINES[6:] = "  ", ["forty", ""]
-
-
-def run(argv):
-    cli.run(["generate", *argv])
 
 
 def save(model, tokenizers, folder):
@@ -57,14 +48,14 @@ def save(model, tokenizers, folder):
 def models(tmp_path_factory):
     """The folder with the models ode, m2m100, learned (of 12 positions), separate (two tokenizers) and language."""
     folder = tmp_path_factory.mktemp("models")
-    tokenizer = OdeTransformerTokenizer.train([quickstart.english(n) for n in range(0, 9000, 7)], VOCABULARY)
-    german = OdeTransformerTokenizer.train([quickstart.german(n) for n in range(0, 9000, 7)], VOCABULARY - 10)
+    tokenizer = ode.OdeTransformerTokenizer.train([quickstart.english(n) for n in range(0, 9000, 7)], VOCABULARY)
+    german = ode.OdeTransformerTokenizer.train([quickstart.german(n) for n in range(0, 9000, 7)], VOCABULARY - 10)
     torch.manual_seed(0)
     sizes = {**TINY, "vocab_size": VOCABULARY, "tie_word_embeddings": False}
     ids = ids_of(tokenizer)
 
     def ode_transformer(**fields):
-        return randomize(OdeTransformerForConditionalGeneration(tiny_config(**{**sizes, **ids, **fields})))
+        return randomize(ode.OdeTransformerForConditionalGeneration(tiny_config(**{**sizes, **ids, **fields})))
 
     save(ode_transformer(), [tokenizer], folder / "ode")
     save(randomize(M2M100ForConditionalGeneration(M2M100Config(**sizes, **ids))), [tokenizer], folder / "m2m100")
@@ -72,7 +63,7 @@ def models(tmp_path_factory):
     save(ode_transformer(**positions), [tokenizer], folder / "learned")
     vocabularies = {"share_encoder_decoder_embeddings": False, "decoder_vocab_size": VOCABULARY - 10}
     save(ode_transformer(**vocabularies), [tokenizer, german], folder / "separate")
-    save(build(OdeTransformerForCausalLM, **sizes, decoder_solver="rk2"), [tokenizer], folder / "language")
+    save(build(ode.OdeTransformerForCausalLM, **sizes, decoder_solver="rk2"), [tokenizer], folder / "language")
     return folder
 
 
@@ -85,7 +76,7 @@ def translate(models, tmp_path):
         source.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
         options = {"device": "cpu", "input": source, "output": output, "overwrite": True} | options
         arguments = [str(item) for name, value in options.items() for item in (f"--{name}", value)]
-        run(["--model_name_or_path", *(str(models / name) for name in names), *arguments])
+        cli.run(["generate", "--model_name_or_path", *(str(models / name) for name in names), *arguments])
         text = output.read_text(encoding="utf-8")
         assert text.endswith("\n") and not (tmp_path / "output.txt.partial").exists()
         return text.removesuffix("\n").split("\n")
@@ -128,7 +119,7 @@ def test_options_of_the_search_reach_any_model(name, translate, models):
     assert translate(name, **options) == expected != one_at_a_time(model, models / name)
 
     limits = {"max_len_a": 0.5, "max_len_b": 1}
-    expected = one_at_a_time(EnsembleForConditionalGeneration([model]), models / name, **limits)
+    expected = one_at_a_time(ode.EnsembleForConditionalGeneration([model]), models / name, **limits)
     assert translate(name, **limits) == expected != one_at_a_time(model, models / name)
 
 
@@ -144,7 +135,7 @@ def test_outputs_end_at_stop_strings(translate, models):
 
 def test_several_models_are_an_ensemble(translate, models):
     members = [AutoModelForSeq2SeqLM.from_pretrained(models / name) for name in ("ode", "m2m100")]
-    expected = one_at_a_time(EnsembleForConditionalGeneration(members), models / "ode")
+    expected = one_at_a_time(ode.EnsembleForConditionalGeneration(members), models / "ode")
     assert translate("ode", "m2m100", batch_size=3) == expected
     assert translate("m2m100") != expected != translate("ode")
     assert len(translate("ode", "m2m100", dtype="bf16")) == len(LINES)
@@ -191,11 +182,8 @@ PREFIXES = ["nine", "", "n", "nine hundred thirteen", "", "nine", "fifth", ""]
     ],
 )
 def test_json_lines_have_target_prefixes_and_scores(names, options, translate, models, tmp_path):
-    """The tokens are those of generate(decoder_input_ids=...) for one line at a time; scores are transformers' own, of
-    the tokens after the prefix."""
-    records = [
-        {"source": line, "target_prefix": prefix, "id": i} for i, (line, prefix) in enumerate(zip(LINES, PREFIXES))
-    ]
+    """Tokens are those of generate(decoder_input_ids=...), scores those of transformers for what follows."""
+    records = [{"source": line, "target_prefix": each, "id": i} for i, (line, each) in enumerate(zip(LINES, PREFIXES))]
     del records[1]["target_prefix"]
     lines = list(map(json.dumps, records))
     found = list(map(json.loads, translate(*names, lines=lines, jsonl=True, scores=True, batch_size=4, **options)))
@@ -205,7 +193,7 @@ def test_json_lines_have_target_prefixes_and_scores(names, options, translate, m
     assert all(text.startswith(each.get("target_prefix", "")) for each in found for text in each["outputs"] if text)
 
     opened = [AutoModelForSeq2SeqLM.from_pretrained(models / name).eval() for name in names]
-    model = opened[0] if names == ["ode"] else EnsembleForConditionalGeneration(opened)
+    model = opened[0] if names == ["ode"] else ode.EnsembleForConditionalGeneration(opened)
     texts = one_at_a_time(model, models / names[0], prefixes=PREFIXES, **options)
     number = options.get("num_return_sequences", 1)
     expected = [list(dict.fromkeys(texts[i : i + number])) for i in range(0, len(texts), number)]
@@ -279,14 +267,14 @@ def test_standard_input_to_standard_output(translate, monkeypatch, models):
             raise KeyboardInterrupt
         return original(self, inputs)
 
-    monkeypatch.setattr(texts_ode_transformer, "WINDOW", 1)
+    monkeypatch.setattr(ode.texts_ode_transformer, "WINDOW", 1)
     monkeypatch.setattr(TextGenerator, "generate", counted)
     for interruption, number in ((None, len(LINES)), (KeyboardInterrupt, 5)):  # four with text, and an empty one
         output = io.BytesIO()
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text)))
         monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(output, encoding="ascii"))
         with pytest.raises(interruption) if interruption else nullcontext():
-            run(["--model_name_or_path", str(models / "ode"), "--device", "cpu", "--batch_size", "2"])
+            cli.run(f"generate --model_name_or_path {models / 'ode'} --device cpu --batch_size 2".split())
         assert output.getvalue().decode("utf-8") == "".join(f"{line}\n" for line in expected[:number])
 
 
@@ -296,7 +284,8 @@ def test_interactive(models, monkeypatch, capsys, translate):
     for end in ("", EOFError, KeyboardInterrupt):
         monkeypatch.setattr("builtins.input", mock.Mock(side_effect=["seven", "forty", end, "never"]))
         capsys.readouterr()
-        run(f"--model_name_or_path {models / 'ode'} --interactive --num_return_sequences 2 --device cpu".split())
+        options = "--interactive --num_return_sequences 2 --device cpu"
+        cli.run(f"generate --model_name_or_path {models / 'ode'} {options}".split())
         assert [line for line in capsys.readouterr().out.split("\n") if line] == expected
 
 
@@ -395,10 +384,8 @@ def test_texts_are_split_at_the_ends_of_sentences_or_else_between_words():
     assert packed(text, 6, words)[0] == 'One two. "Three four!"'
     assert packed("word " * 5, 1, words) == ["word"] * 5
     generator = TextGenerator(None, words, None, 4, split_lines=True, split_sentences=True)
-    assert generator.split("One. Two.\nThree. Four. Five. Six.\n\nSeven.") == (
-        ["One. Two.", "Three. Four.", "Five. Six.", "Seven."],
-        ["\n", " ", "\n\n"],
-    )
+    parts = ["One. Two.", "Three. Four.", "Five. Six.", "Seven."], ["\n", " ", "\n\n"]
+    assert generator.split("One. Two.\nThree. Four. Five. Six.\n\nSeven.") == parts
 
 
 @pytest.mark.parametrize(
@@ -412,28 +399,21 @@ def test_texts_are_split_at_the_ends_of_sentences_or_else_between_words():
     ],
 )
 def test_full_stops_of_titles_dates_and_abbreviations_end_no_sentence(sentences):
-    assert texts_ode_transformer.split_sentences(" ".join(sentences))[::2] == sentences
+    assert ode.texts_ode_transformer.split_sentences(" ".join(sentences))[::2] == sentences
 
 
 def test_chinese_and_japanese_texts_are_split_at_their_stops():
     """Not before or after the marks that close a quotation or a title, where a sentence may go on."""
     text = "我们去公园。天气很好！！他问：“你想来吗？”「行く。」と言った。 終わり"
     sentences = ["我们去公园。", "天气很好！！", "他问：“你想来吗？”「行く。」と言った。", "終わり"]
-    assert texts_ode_transformer.SENTENCE_BREAKS.split(text)[::2] == sentences
+    assert ode.texts_ode_transformer.SENTENCE_BREAKS.split(text)[::2] == sentences
     by_character = lambda text, verbose: {"input_ids": text}  # noqa: E731
-    assert packed(text, 26, by_character) == [
-        "我们去公园。天气很好！！",
-        "他问：“你想来吗？”「行く。」と言った。 終わり",
-    ]
-    for whole in (
-        "《你好吗？》这本书很好",
-        '他说"好。"然后走了',
-        "【注意！】ここです",
-        "「え？」と彼は言った",
-        "你好。[1]后来",
-    ):
-        assert texts_ode_transformer.SENTENCE_BREAKS.split(whole) == [whole]
-    join = texts_ode_transformer.join_sentences
+    parts = ["我们去公园。天气很好！！", "他问：“你想来吗？”「行く。」と言った。 終わり"]
+    assert packed(text, 26, by_character) == parts
+    wholes = '《你好吗？》这本书很好 他说"好。"然后走了 【注意！】ここです 「え？」と彼は言った 你好。[1]后来'
+    for whole in wholes.split():
+        assert ode.texts_ode_transformer.SENTENCE_BREAKS.split(whole) == [whole]
+    join = ode.texts_ode_transformer.join_sentences
     assert join(sentences, [" ", "", " "]) == text.replace(" ", "")
     assert join(["Ja.", "Er sagt: „So.“", "Nein."], ["", "\n"]) == "Ja. Er sagt: „So.“\nNein."
 
@@ -450,7 +430,7 @@ def test_without_any_limit_outputs_have_fairseqs(models, tmp_path):
 def command(models, tmp_path, monkeypatch):
     """The command in windows of two batches of two lines, of which LINES has two, to an output in `tmp_path`. With
     `batches` it is killed, in a process of its own, after so many; else it returns how many it took."""
-    monkeypatch.setattr(texts_ode_transformer, "WINDOW", 2)
+    monkeypatch.setattr(ode.texts_ode_transformer, "WINDOW", 2)
     (tmp_path / "source.txt").write_text("".join(f"{line}\n" for line in LINES), encoding="utf-8")
     original = TextGenerator.generate
 
@@ -466,21 +446,22 @@ def command(models, tmp_path, monkeypatch):
             return outputs
 
         files = ["--input", str(tmp_path / "source.txt"), "--output", str(tmp_path / output)]
-        argv = ["--model_name_or_path", str(models / name), "--device", "cpu", "--batch_size", "2", *files, *options]
+        argv = f"generate --model_name_or_path {models / name} --device cpu --batch_size 2".split()
+        argv += [*files, *options]
         if batches is not None:
             child = os.fork()
             if child == 0:
                 torch.set_num_threads(1)
                 TextGenerator.generate = counted
                 try:
-                    run(argv)
+                    cli.run(argv)
                 finally:
                     os._exit(1)
             assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9
             return batches
         with monkeypatch.context() as patch:
             patch.setattr(TextGenerator, "generate", counted)
-            run(argv)
+            cli.run(argv)
         return taken
 
     return command
@@ -611,23 +592,18 @@ def test_a_kill_while_the_output_is_put_in_its_place_loses_nothing(name, tmp_pat
             assert file.read() == b"one\n"
 
 
-def lack(tensors, name):
-    del tensors[name]
-
-
-def spoil(tensors, name):
-    tensors[name][0] = torch.nan
-
-
 @pytest.mark.parametrize(
     "damage, message",
-    [(lack, "damaged lacks the weights model.decoder.layers.1.fc2.bias"), (spoil, "layers.1.fc2.bias .* not finite")],
+    [
+        (lambda tensors: tensors.pop(SPOILT), f"damaged lacks the weights {SPOILT}"),
+        (lambda tensors: tensors[SPOILT][:1].fill_(torch.nan), "layers.1.fc2.bias .* not finite"),
+    ],
 )
 def test_weights_that_are_missing_or_not_numbers_are_refused(damage, message, models, translate, tmp_path):
     """Their outputs would be random, or constant."""
     folder = shutil.copytree(models / "ode", tmp_path / "damaged")
     tensors = load_file(folder / "model.safetensors")
-    damage(tensors, "model.decoder.layers.1.fc2.bias")
+    damage(tensors)
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
     with pytest.raises(ValueError, match=message):
         translate(folder)

@@ -273,10 +273,8 @@ def test_requests_are_generated_with_those_that_have_the_same_options():
 
 def test_a_server_that_is_stopped_answers_what_it_has():
     upper = Upper()
-    with (
-        serving(make_app(upper, ServeArguments(["upper"]))) as (address, server, thread),
-        ThreadPoolExecutor(2) as pool,
-    ):
+    app = make_app(upper, ServeArguments(["upper"]))
+    with serving(app) as (address, server, thread), ThreadPoolExecutor(2) as pool:
 
         def post(text):
             return texts_of(httpx.post(f"{address}/generate", json={"texts": [text]}, timeout=60))
