@@ -61,13 +61,8 @@ for weights, sharing in itertools.product(
     if sharing != "channel" or weights in ("learned", "ema"):
         several = solvers("rk2") if weights == "gate" else solvers("rk4", "ralston")
         case(f"{weights} by {sharing}", **several, **coefficients(weights), coefficient_sharing=sharing)
-case(
-    "scaled gate",
-    **solvers("rk2"),
-    encoder_coefficients="scaled_gate",
-    decoder_coefficients="gate",
-    coefficient_start="even",
-)
+scaled = {"encoder_coefficients": "scaled_gate", "decoder_coefficients": "gate", "coefficient_start": "even"}
+case("scaled gate", **solvers("rk2"), **scaled)
 for start in ("tableau", "euler", "even"):
     case(f"learned from {start}", **solvers("rk3"), **coefficients("learned"), coefficient_start=start)
 case("output rk4", **solvers("rk4"), stage_values="output", attention="eager")

@@ -47,12 +47,7 @@ LIMIT, LIMIT_FLOAT64, TIE, FLOOR = 1e-6, 1e-12, 1e-6, 1e-3
 KINDS_OF_CPU = ("train", "train_gradient", "blocks_gradient", "packed", "int8")
 KINDS_OF_PLAIN = ("eval64", "gradient64")
 # Modules that may have `generate_with_scores`.
-MODULES_OF_SCORES = (
-    "texts_ode_transformer",
-    "generation_ode_transformer",
-    "scores_ode_transformer",
-    "inference.scores",
-)
+SCORE_MODULES = ("texts_ode_transformer", "generation_ode_transformer", "scores_ode_transformer", "inference.scores")
 
 
 # What a process of either code does. It imports the package as PYTHONPATH says, and nothing else of this repository.
@@ -179,12 +174,12 @@ def likelihoods(model, inputs: dict, sequences: torch.Tensor, start: int, length
 
 
 def find_generate_with_scores():
-    for name in MODULES_OF_SCORES:
+    for name in SCORE_MODULES:
         try:
             return importlib.import_module(f"modeling_ode_transformer.{name}").generate_with_scores
         except (ImportError, AttributeError):
             continue
-    raise ImportError(f"generate_with_scores is in none of {', '.join(MODULES_OF_SCORES)}: add its module.")
+    raise ImportError(f"generate_with_scores is in none of {', '.join(SCORE_MODULES)}: add its module.")
 
 
 def search(model, name: str, options: dict, seed: int, recorder: Recorder):
@@ -341,9 +336,6 @@ def work(role: str, code: str, folder: str):
         (output / f"{name}.json").write_text(json.dumps(facts))
     modules = [module for name, module in sys.modules.items() if name.startswith(package.__name__)]
     assert all(Path(module.__file__).is_relative_to(code) for module in modules), modules
-
-
-# What compares them.
 
 
 def renamed(name: str) -> str:

@@ -29,12 +29,7 @@ from transformers import (
     T5ForConditionalGeneration,
 )
 
-from modeling_ode_transformer import (
-    OdeTransformerForCausalLM,
-    OdeTransformerForConditionalGeneration,
-    OdeTransformerTokenizer,
-    n_best,
-)
+import modeling_ode_transformer as ode
 
 from .conftest import EXAMPLES, TINY, assert_close, build, randomize, tiny_config
 
@@ -57,17 +52,15 @@ MODELS = {
 def models(tmp_path_factory):
     """The folder with MODELS, an M2M100 model and a language model."""
     folder = tmp_path_factory.mktemp("models")
-    tokenizer = OdeTransformerTokenizer.train([number_names.english(n) for n in range(0, 9000, 7)], VOCABULARY)
-    german = OdeTransformerTokenizer.train([number_names.german(n) for n in range(0, 9000, 7)], VOCABULARY - 10)
+    tokenizer = ode.OdeTransformerTokenizer.train([number_names.english(n) for n in range(0, 9000, 7)], VOCABULARY)
+    german = ode.OdeTransformerTokenizer.train([number_names.german(n) for n in range(0, 9000, 7)], VOCABULARY - 10)
     torch.manual_seed(0)
     sizes = {**TINY, "vocab_size": VOCABULARY, "tie_word_embeddings": False}
-    built = {
-        name: OdeTransformerForConditionalGeneration(tiny_config(**{**sizes, **fields}))
-        for name, fields in MODELS.items()
-    }
+    configs = {name: tiny_config(**{**sizes, **fields}) for name, fields in MODELS.items()}
+    built = {name: ode.OdeTransformerForConditionalGeneration(config) for name, config in configs.items()}
     ids = {"pad_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 2}
     built["m2m100"] = M2M100ForConditionalGeneration(M2M100Config(**sizes, **ids))
-    built["language"] = build(OdeTransformerForCausalLM, **sizes, decoder_solver="rk2")
+    built["language"] = build(ode.OdeTransformerForCausalLM, **sizes, decoder_solver="rk2")
     for name, model in built.items():
         randomize(model)
         torch.nn.init.normal_(model.lm_head.weight)  # a sharp distribution: outputs are of many lengths
@@ -97,7 +90,7 @@ def test_outputs_and_scores_are_those_of_generate(name, num_beams, number, lengt
     target = AutoTokenizer.from_pretrained(folder / "target_tokenizer") if name == "separate" else tokenizer
     options = {"num_beams": num_beams, "num_return_sequences": number, "length_penalty": length_penalty}
     model = AutoModelForSeq2SeqLM.from_pretrained(folder)
-    (expected,) = n_best(model, target, tokenizer(TEXT, return_tensors="pt"), **options, max_new_tokens=9)
+    (expected,) = ode.n_best(model, target, tokenizer(TEXT, return_tensors="pt"), **options, max_new_tokens=9)
 
     text_model = load(name)
     outputs = text_model.search(text_model.encode(TEXT), num_beams, number, length_penalty, 9)
@@ -111,9 +104,8 @@ def test_attention_is_what_generate_attended_with(name, load):
     source_ids = text_model.encode(TEXT)
     (output,) = text_model.search(source_ids, 1, 1, 1.0, 9)
     explanation = text_model.explain(source_ids, output)
-    steps = text_model.model.generate(
-        torch.tensor([source_ids]), num_beams=1, max_new_tokens=9, output_attentions=True, return_dict_in_generate=True
-    ).cross_attentions
+    options = {"num_beams": 1, "max_new_tokens": 9, "output_attentions": True, "return_dict_in_generate": True}
+    steps = text_model.model.generate(torch.tensor([source_ids]), **options).cross_attentions
     expected = np.concatenate([torch.cat(layers).numpy() for layers in steps], axis=2)
     assert explanation.attentions.shape == (2, 2, len(output.token_ids), len(source_ids)) or name == "m2m100"
     np.testing.assert_allclose(explanation.attentions, expected, atol=1e-5)
@@ -241,24 +233,13 @@ def page(models, tmp_path_factory):
     """The address of the page of the model "gate", run as in a Space, with the code that is stored with the model."""
     folder = tmp_path_factory.mktemp("space")
     shutil.copy(EXAMPLES / "app.py", folder)
-    environment = {
-        **os.environ,
-        "MODEL_NAME": str(models / "gate"),
-        "TRUST_REMOTE_CODE": "1",
-        "HF_MODULES_CACHE": str(folder / "modules"),
-        "PYTHONUNBUFFERED": "1",
-    }
+    environment = os.environ | {"MODEL_NAME": str(models / "gate"), "HF_MODULES_CACHE": str(folder / "modules")}
+    environment |= {"TRUST_REMOTE_CODE": "1", "PYTHONUNBUFFERED": "1"}
+    command, options = [sys.executable, "-c", SPACE], {"cwd": folder, "env": environment, "text": True}
     log = folder / "log"
     with (
         log.open("w") as stderr,
-        subprocess.Popen(
-            [sys.executable, "-c", SPACE],
-            cwd=folder,
-            env=environment,
-            stdout=subprocess.PIPE,
-            stderr=stderr,
-            text=True,
-        ) as process,
+        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=stderr, **options) as process,
     ):
         url = next((line.split()[-1] for line in process.stdout if "Running on local URL" in line), None)
         assert url, log.read_text()
@@ -322,10 +303,9 @@ def test_the_page_takes_packed_weights_and_an_address(weights, load, models, mon
     (found,) = packed.search(packed.encode(TEXT), 3, 1, 0.6, 9)
     assert weights == "int8" or found.text == output.text
     expected, explanation = plain.explain(plain.encode(TEXT), output), packed.explain(packed.encode(TEXT), output)
-    np.testing.assert_allclose(explanation.attentions, expected.attentions, atol=1e-4 if weights == "packed" else 0.1)
-    np.testing.assert_allclose(
-        explanation.coefficients, expected.coefficients, atol=1e-4 if weights == "packed" else 0.1
-    )
+    tolerance = 1e-4 if weights == "packed" else 0.1
+    np.testing.assert_allclose(explanation.attentions, expected.attentions, atol=tolerance)
+    np.testing.assert_allclose(explanation.coefficients, expected.coefficients, atol=tolerance)
 
 
 def test_another_output_layer_and_head_are_shown(load):

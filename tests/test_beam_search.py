@@ -8,23 +8,14 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from transformers import (
-    DynamicCache,
-    EncoderDecoderCache,
-    GenerationConfig,
-    LogitsProcessor,
-    LogitsProcessorList,
-    MaxTimeCriteria,
-    StoppingCriteria,
-    StoppingCriteriaList,
-)
+import transformers
 
 from modeling_ode_transformer import OdeTransformerForCausalLM, OdeTransformerForConditionalGeneration
 from modeling_ode_transformer.inference import beam_search as search_module
 from modeling_ode_transformer.inference.beam_search import BeamCache, BeamSearch, beam_search, searches_beams
 from modeling_ode_transformer.texts_ode_transformer import generate_with_scores
 
-from .conftest import assert_close, tiny_config
+from .conftest import WITHOUT_DROPOUT, assert_close, tiny_config
 
 
 RK2 = {"decoder_solver": "rk2", "coefficients": "fixed"}
@@ -47,11 +38,8 @@ ENDS = [2, [2, 11], [2, 5, 7, 8], [2, 3, 4, 5, 6, 7, 8, 9], None]
 def lively(model_class=OdeTransformerForConditionalGeneration, seed=0, **fields):
     """A model whose beams change places, and whose sources end at different steps."""
     torch.manual_seed(seed)
-    config = tiny_config(
-        config_class=model_class.config_class,
-        **{"vocab_size": 60, "encoder_layers": 2, "tie_word_embeddings": False, **fields},
-    )
-    model = model_class(config).eval()
+    fields = {"vocab_size": 60, "encoder_layers": 2, "tie_word_embeddings": False, **fields}
+    model = model_class(tiny_config(config_class=model_class.config_class, **fields)).eval()
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.mul_(2)
@@ -118,13 +106,11 @@ def draw_source(rng, generator):
         mask = torch.arange(length) < torch.tensor([[rng.randrange(1, length + 1)] for _ in range(sources)])
         source = {"input_ids": ids.masked_fill(~mask, 1), "attention_mask": mask.long()}
     if rng.random() < 0.3:
-        prompt_length = rng.randrange(1, 5)
-        prompt = torch.randint(9, 60, (sources, prompt_length), generator=generator)
+        size = rng.randrange(1, 5)
+        prompt = torch.randint(9, 60, (sources, size), generator=generator)
         source["decoder_input_ids"] = prompt
         if rng.random() < 0.5:
-            mask = torch.arange(prompt_length) >= torch.tensor(
-                [[rng.randrange(prompt_length)] for _ in range(sources)]
-            )
+            mask = torch.arange(size) >= torch.tensor([[rng.randrange(size)] for _ in range(sources)])
             source["decoder_input_ids"] = prompt.masked_fill(~mask, 1)
             source["decoder_attention_mask"] = mask.long()
     return source
@@ -181,8 +167,7 @@ def test_tokens_and_scores_are_those_of_transformers_search(name):
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
 def test_other_dtypes_are_searched_in_too(dtype, source, watched):
-    """The likelihood of what is found, by one pass in float64 without a cache, is about that of the search in
-    float64; in that dtype the tokens are the same."""
+    """What is found is about as likely, by one pass in float64, as what float64 finds, which is the same tokens."""
     reference = lively().double()
     model = lively().to(dtype)
     options = {"num_beams": 4, "min_new_tokens": 8, "max_new_tokens": 8}
@@ -207,7 +192,7 @@ def test_scores_come_without_those_of_all_tokens(source, watched):
     expected = search_of_transformers(model, source, **options)
     assert torch.equal(sequences, expected.sequences)
     assert_close(scores, expected.sequences_scores, scale=10)
-    config = GenerationConfig(**options)
+    config = transformers.GenerationConfig(**options)
     assert torch.equal(generate_with_scores(model, source, generation_config=config)[0], sequences)
     assert watched.searches == 2
     model.set_attn_implementation("eager")
@@ -225,7 +210,6 @@ def test_positions_that_are_used_up_are_refused_only_if_an_output_needs_them(sou
     assert model.generate(**source, **early, **options).shape[1] < 14
 
 
-NO_DROPOUT = {"dropout": 0.0, "attention_dropout": 0.0, "activation_dropout": 0.0}
 FALLBACKS = {
     "scores": {"return_dict_in_generate": True, "output_scores": True},
     "attentions": {"return_dict_in_generate": True, "output_attentions": True},
@@ -233,9 +217,9 @@ FALLBACKS = {
     "static": {"cache_implementation": "static", "disable_compile": True},
     "no cache": {"use_cache": False},
     "time": {"max_time": 600.0},
-    "criteria": {"stopping_criteria": StoppingCriteriaList([MaxTimeCriteria(1e6)])},
+    "criteria": {"stopping_criteria": transformers.StoppingCriteriaList([transformers.MaxTimeCriteria(1e6)])},
     "sampling": {"do_sample": True},
-    "configuration": {"generation_config": GenerationConfig(num_beams=4, use_cache=False)},
+    "configuration": {"generation_config": transformers.GenerationConfig(num_beams=4, use_cache=False)},
     "other arguments": {"output_attentions": True},
 }
 
@@ -250,14 +234,12 @@ def test_transformers_searches_where_more_is_asked_for(name, source, watched):
         sequences = getattr(outputs, "sequences", outputs)
         assert torch.equal(sequences, generate(model, source, num_beams=4)) and watched.searches == 1
     if name == "attentions":
-        assert [tuple(each[0].shape) for each in outputs.cross_attentions] == [(24, 2, 1, 9)] * len(
-            outputs.cross_attentions
-        )
+        assert {tuple(each[0].shape) for each in outputs.cross_attentions} == {(24, 2, 1, 9)}
 
 
 def test_a_given_cache_is_filled_and_returned(source, watched):
     model = lively()
-    given = EncoderDecoderCache(*(DynamicCache(config=model.config) for _ in range(2)))
+    given = transformers.EncoderDecoderCache(*(transformers.DynamicCache(config=model.config) for _ in range(2)))
     outputs = generate(model, source, num_beams=4, past_key_values=given, return_dict_in_generate=True)
     assert outputs.past_key_values is given and not watched.searches
     assert {len(layer.keys) for layer in given.cross_attention_cache.layers} == {24}
@@ -287,11 +269,11 @@ def test_a_replaced_method_is_called(source, watched):
 
 
 def test_a_criterion_of_another_kind_is_refused_by_the_search_itself(source):
-    class Stop(StoppingCriteria):
+    class Stop(transformers.StoppingCriteria):
         def __call__(self, input_ids, scores, **kwargs):
             return torch.zeros(len(input_ids), dtype=torch.bool)
 
-    criteria = StoppingCriteriaList([Stop()])
+    criteria = transformers.StoppingCriteriaList([Stop()])
     with pytest.raises(ValueError, match="ends outputs by their tokens and lengths only"):
         lively().generate(**source, num_beams=3, stopping_criteria=criteria, custom_generate=beam_search)
 
@@ -300,7 +282,7 @@ def test_a_criterion_of_another_kind_is_refused_by_the_search_itself(source):
 def test_what_is_recomputed_in_training_generates_without_a_cache(num_beams, source):
     """In the mode of training, with the outputs that the model has without recomputing."""
     for model_class in (OdeTransformerForConditionalGeneration, OdeTransformerForCausalLM):
-        model = lively(model_class, **RK2, **NO_DROPOUT)
+        model = lively(model_class, **RK2, **WITHOUT_DROPOUT)
         inputs = source if model.config.is_encoder_decoder else {"input_ids": torch.arange(4, 16).view(3, 4)}
         expected = generate(model, inputs, num_beams=num_beams)
         model.activation_checkpointing_enable()
@@ -345,9 +327,8 @@ def test_the_encoder_output_is_projected_once_for_each_source(source):
 def test_finished_sources_are_computed_no_further(early_stopping, source, monkeypatch):
     model = lively()
     rows = []
-    model.model.decoder.register_forward_pre_hook(
-        lambda module, args, kwargs: rows.append(len(kwargs["input_ids"])), with_kwargs=True
-    )
+    note = lambda _, args, kwargs: rows.append(len(kwargs["input_ids"]))  # noqa: E731
+    model.model.decoder.register_forward_pre_hook(note, with_kwargs=True)
     options = {"num_beams": 4, "early_stopping": early_stopping}
     tokens = generate(model, source, **options)
     assert rows[0] == 6 and rows == sorted(rows, reverse=True) and 0 < rows[-1] < 6
@@ -380,7 +361,7 @@ def test_two_searches_at_the_same_time_have_their_own_results(source):
     barrier = threading.Barrier(2)
     steps = []
 
-    class Lockstep(LogitsProcessor):
+    class Lockstep(transformers.LogitsProcessor):
         def __call__(self, input_ids, scores):
             try:
                 barrier.wait(timeout=60)
@@ -391,7 +372,7 @@ def test_two_searches_at_the_same_time_have_their_own_results(source):
 
     def search(each):
         try:
-            return model.generate(**each, num_beams=4, logits_processor=LogitsProcessorList([Lockstep()]))
+            return model.generate(**each, num_beams=4, logits_processor=transformers.LogitsProcessorList([Lockstep()]))
         finally:
             barrier.abort()
 
@@ -411,12 +392,13 @@ def test_code_of_the_caller_sees_what_transformers_search_shows_it(early_stoppin
         seen.append((i, tokens.tolist()))
         return [] if set(tokens.tolist()[1:]) & {2, 5, 7, 8} else range(2, 50)
 
-    class Recorder(LogitsProcessor):
+    class Recorder(transformers.LogitsProcessor):
         def __call__(self, input_ids, scores):
             seen.append(input_ids.tolist())
             return scores
 
-    for option in ({"prefix_allowed_tokens_fn": allowed}, {"logits_processor": LogitsProcessorList([Recorder()])}):
+    recorder = transformers.LogitsProcessorList([Recorder()])
+    for option in ({"prefix_allowed_tokens_fn": allowed}, {"logits_processor": recorder}):
         options = {"num_beams": 4, "early_stopping": early_stopping, **option}
         expected = search_of_transformers(model, source, **options).sequences
         shown = seen.copy()

@@ -6,6 +6,7 @@ import json
 import re
 import subprocess
 import sys
+from unittest import mock
 
 import pytest
 import run_translation
@@ -56,34 +57,28 @@ def test_a_missing_file_is_named(name, tmp_path, capsys):
     assert exit.value.code == 2 and line.startswith("error: ") and "missing" in line
 
 
-def test_defects_keep_their_tracebacks(monkeypatch):
-    def run(argv):
-        raise TypeError("a defect")
-
-    monkeypatch.setattr(cli, "run", run)
-    with pytest.raises(TypeError, match="a defect"):
-        cli.main([])
+MISSING = ModuleNotFoundError("No module named 'sacrebleu'", name="sacrebleu")
 
 
-def test_a_missing_package_is_named_with_extras(monkeypatch, capsys):
-    def run(argv):
-        raise ModuleNotFoundError("No module named 'sacrebleu'", name="sacrebleu")
-
-    monkeypatch.setattr(cli, "run", run)
-    with pytest.raises(SystemExit):
-        cli.main([])
-    (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith("error: No module named 'sacrebleu': install") and "modeling-ode-transformer[train]" in line
-
-
-def test_an_interruption_is_one_line(monkeypatch, capsys):
-    def run(argv):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(cli, "run", run)
+@pytest.mark.parametrize(
+    "error, code, message",
+    [
+        (MISSING, 2, r"error: No module named 'sacrebleu': install .*modeling-ode-transformer\[train\]"),
+        (KeyboardInterrupt(), 130, r"Interrupted\.$"),
+    ],
+)
+def test_a_missing_package_and_an_interruption_are_one_line(error, code, message, monkeypatch, capsys):
+    monkeypatch.setattr(cli, "run", mock.Mock(side_effect=error))
     with pytest.raises(SystemExit) as exit:
         cli.main([])
-    assert exit.value.code == 130 and capsys.readouterr().err == "Interrupted.\n"
+    (line,) = capsys.readouterr().err.splitlines()
+    assert exit.value.code == code and re.match(message, line)
+
+
+def test_defects_keep_their_tracebacks(monkeypatch):
+    monkeypatch.setattr(cli, "run", mock.Mock(side_effect=TypeError("a defect")))
+    with pytest.raises(TypeError, match="a defect"):
+        cli.main([])
 
 
 def test_a_command_that_imports_the_models_prints_nothing_of_torchao(tmp_path):

@@ -3,6 +3,7 @@
 
 import json
 import shutil
+from pathlib import Path
 
 import collect_runs
 import number_names
@@ -43,11 +44,9 @@ def test_runs_are_put_side_by_side(runs, tmp_path, capsys):
         ["RK2", "`decoder_solver=rk2,decoder_coefficients=gate`"],
     ]
     for folder, name, row in zip(runs, written, rows):
-        with open(f"{folder}/all_results.json", encoding="utf-8") as file:
-            results = json.load(file)
+        results = json.loads(Path(folder, "all_results.json").read_text())
         assert row[header.index("test perplexity")] == f"{results['predict_perplexity']:.2f}"
-        with open(f"{folder}/trainer_state.json", encoding="utf-8") as file:
-            state = json.load(file)
+        state = json.loads(Path(folder, "trainer_state.json").read_text())
         assert written[name]["log_history"] == state["log_history"]
         evaluations = [entry for entry in state["log_history"] if "eval_perplexity" in entry]
         assert [entry["step"] for entry in evaluations] == [1, 2]
@@ -109,9 +108,7 @@ def test_unfinished_runs_and_doubled_names_are_refused(runs, tmp_path, capsys):
     results = json.loads((stopped / "all_results.json").read_text())
     trained = {name: value for name, value in results.items() if not name.startswith("predict_")}
     (stopped / "all_results.json").write_text(json.dumps(trained))
-    with pytest.raises(
-        ValueError, match=r"all_results\.json lacks the results of --do_predict: repeat the command of the run"
-    ):
+    with pytest.raises(ValueError, match=r"all_results\.json lacks the results of --do_predict: repeat the command"):
         collect_runs.main([str(stopped)])
     with pytest.raises(FileNotFoundError, match=r"There is no file .*arguments\.json, which a run writes at its end"):
         collect_runs.main([str(tmp_path)])

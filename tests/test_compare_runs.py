@@ -30,8 +30,7 @@ def write_outputs(folder, models):
 
 
 def test_models_are_compared_with_the_baselines_before_them(tmp_path, capsys):
-    """By all of their seeds, with references of one column, and with the models of another folder; models without
-    outputs are left out."""
+    """By all seeds, with references of one column, and with another folder; models without outputs are left out."""
     script = runpy.run_path(str(SCRIPT))
     outputs = {"residual": [noisy(0.3), noisy(0.3)], "residual6": [noisy(0.2)], "rk4": [noisy(0.1), noisy(0.1)]}
     write_outputs(tmp_path / "records" / "pairs", outputs | {"new": [noisy(0.2)]})

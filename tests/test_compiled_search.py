@@ -135,15 +135,11 @@ def check_search(model, inputs, tracing):
         torch.testing.assert_close(scores, others, rtol=1e-5, atol=1e-5)
 
 
-def has_other_memory(weight):
-    weight.data = weight.data.flip(0).clone()
-
-
 # Ways to change a weight, in place or not.
 CHANGES = {
     "an update": lambda weight: weight.add_(0.5 * torch.randn_like(weight)),
     "signs": lambda weight: weight[:, 1::2].mul_(-1),
-    "memory": has_other_memory,
+    "memory": lambda weight: setattr(weight, "data", weight.data.flip(0).clone()),
 }
 
 
@@ -163,16 +159,13 @@ def test_copies_follow_their_weights(way, copying, source, shared_tracing):
 
 
 def test_copies_serve_searches_only(source, tracing):
-    """Code that a user compiles, also with other parameters, and a copy of the model compute with the weights,
-    whatever a search has packed before."""
+    """Code that a user compiles, also with other parameters, and a copy of the model compute with the weights."""
     copying = copying_model(torch.bfloat16)
     check_search(copying, source, tracing)
     inputs = {"input_ids": source["input_ids"], "decoder_input_ids": source["input_ids"], "use_cache": False}
     compiled = torch.compile(copying.forward, backend="eager")
-    called = torch.compile(
-        lambda values: torch.func.functional_call(copying, values, (), inputs, tie_weights=False).logits,
-        backend="eager",
-    )
+    called = lambda values: torch.func.functional_call(copying, values, (), inputs, tie_weights=False)  # noqa: E731
+    called = torch.compile(called, backend="eager")
     assert not [module for module in copy.deepcopy(copying).modules() if "kept" in vars(module)]
     for factor in (2, -1):
         with torch.no_grad():
@@ -180,10 +173,8 @@ def test_copies_serve_searches_only(source, tracing):
             expected = copying(**inputs).logits
             largest = 0.2 * expected.abs().max()
             assert (compiled(**inputs).logits - expected).abs().max() < largest
-            halved = {
-                name: value / 2 if name == "lm_head.weight" else value for name, value in copying.named_parameters()
-            }
-            assert (2 * called(halved) - expected).abs().max() < largest
+            half = {name: each / 2 if name == "lm_head.weight" else each for name, each in copying.named_parameters()}
+            assert (2 * called(half).logits - expected).abs().max() < largest
     assert not cpu.COPIES.of_weights
 
 
@@ -236,15 +227,9 @@ def test_the_best_of_many_logits_are_those_of_all(size, dtype):
 def test_one_graph_serves_all_steps_lengths_and_batches(source, tracing):
     """Bookkeeping included, and one the encoder; a single source has graphs of its own."""
     model = small(**RK2)
-    for number, length, new_tokens, graphs in (
-        (6, 9, 40, 2),
-        (6, 9, 90, 2),
-        (3, 5, 12, 2),
-        (2, 7, 12, 2),
-        (1, 9, 40, 4),
-    ):
-        inputs = {name: each[:number, :length] for name, each in source.items()}
-        options = {"num_beams": 4, "max_new_tokens": new_tokens, "eos_token_id": None}
+    for rows, length, steps, graphs in ((6, 9, 40, 2), (6, 9, 90, 2), (3, 5, 12, 2), (2, 7, 12, 2), (1, 9, 40, 4)):
+        inputs = {name: each[:rows, :length] for name, each in source.items()}
+        options = {"num_beams": 4, "max_new_tokens": steps, "eos_token_id": None}
         expected = model.generate(**inputs, **options)
         assert torch.equal(model.generate(**inputs, **options, **tracing.options), expected)
         assert len(tracing.graphs) == graphs
@@ -315,8 +300,7 @@ def test_inputs_with_and_without_a_mask(source, tracing, recording):
 
 
 def test_inputs_that_the_compiled_encoder_does_not_take(source, tracing):
-    """States, embeddings, and what is refused: ids given twice, and too many, with the errors of the uncompiled
-    search."""
+    """States, embeddings; ids given twice, and too many, are refused as by the uncompiled search."""
     model = small(position_embedding_type="learned", max_position_embeddings=9)
     options = {"num_beams": 4, "max_new_tokens": 6}
     ids, mask = source["input_ids"], source["attention_mask"]

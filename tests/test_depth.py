@@ -10,27 +10,8 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+import transformers
 from safetensors.torch import load_file
-from transformers import (
-    AutoConfig,
-    AutoModel,
-    AutoModelForCausalLM,
-    AutoModelForSeq2SeqLM,
-    AutoModelForSequenceClassification,
-    BartConfig,
-    BertConfig,
-    DynamicCache,
-    Gemma3Config,
-    Gemma3ForConditionalGeneration,
-    GPT2Config,
-    LlamaConfig,
-    LlamaForCausalLM,
-    MambaConfig,
-    SwinConfig,
-    SwinModel,
-    Trainer,
-    TrainingArguments,
-)
 
 import modeling_ode_transformer as ode
 from modeling_ode_transformer import cli
@@ -55,7 +36,8 @@ IDS = torch.randint(3, 61, (2, 9), generator=torch.Generator().manual_seed(0))
 
 def llama(**fields):
     torch.manual_seed(0)
-    return randomize(AutoModelForCausalLM.from_config(LlamaConfig(**{**SIZES, **fields}))).eval()
+    config = transformers.LlamaConfig(**{**SIZES, **fields})
+    return randomize(transformers.AutoModelForCausalLM.from_config(config))
 
 
 def wrapped(*args, **options):
@@ -135,9 +117,8 @@ def test_plain_repetition():
     """The control of equal cost: `steps_per_layer` runs a layer as often; learned, it starts at the original."""
     plain = llama().double()
     model = ode.depth.wrap(copy.deepcopy(plain), "euler", steps_per_layer=2)
-    torch.testing.assert_close(
-        model(IDS).logits, layer_by_layer(plain, IDS, lambda f, y, _: f(f(y))), rtol=0, atol=1e-12
-    )
+    expected = layer_by_layer(plain, IDS, lambda f, y, _: f(f(y)))
+    torch.testing.assert_close(model(IDS).logits, expected, rtol=0, atol=1e-12)
     assert ode.depth.num_function_evaluations(model) == 8
     tokens = model.generate(IDS, max_new_tokens=6, do_sample=False)
     assert torch.equal(tokens, model.generate(IDS, max_new_tokens=6, do_sample=False, use_cache=False))
@@ -147,21 +128,20 @@ def test_plain_repetition():
 
 @pytest.mark.parametrize("options", [{}, {"solver": "rk4", "layers": "1:-1"}, {"coefficients": "gate"}])
 def test_a_new_model_starts_at_the_tableau(options):
-    config = ode.depth.config(LlamaConfig(**SIZES), **options)
+    config = ode.depth.config(transformers.LlamaConfig(**SIZES), **options)
     assert type(config).__name__ == "OdeLlamaConfig" and config.model_type == "ode_llama"
-    model = AutoModelForCausalLM.from_config(config)
+    model = transformers.AutoModelForCausalLM.from_config(config)
     weights = {name: value for name, value in model.named_parameters() if ".coefficients." in name}
     assert {name.split(".")[2] for name in weights} == ({"1", "2"} if "layers" in options else set("0123"))
     for value in weights.values():
         if "coefficients" not in options:
             assert torch.equal(value, torch.tensor(SCHEMES[options.get("solver", "rk2")].b))
-    assert type(AutoModel.from_config(config)).__name__ == "OdeLlamaModel"
+    assert type(transformers.AutoModel.from_config(config)).__name__ == "OdeLlamaModel"
     model(IDS, labels=IDS).loss.backward()
 
 
 def test_integrated_layers_hold_the_memory_of_their_evaluations():
-    """Each evaluation has a slot of a cache; attentions have an entry for each evaluation, hidden states for each
-    layer."""
+    """Caches and attentions have an entry for each evaluation, hidden states for each layer."""
     model = wrapped("rk4", layers="1:3")
     model.set_attn_implementation("eager")
     outputs = model(IDS, use_cache=True, output_hidden_states=True, output_attentions=True)
@@ -171,23 +151,19 @@ def test_integrated_layers_hold_the_memory_of_their_evaluations():
 
 
 def bert():
-    return AutoModel.from_config(
-        BertConfig(**{key: value for key, value in SIZES.items() if key != "eos_token_id"})
-    ), {}
+    sizes = {key: value for key, value in SIZES.items() if key != "eos_token_id"}
+    return transformers.AutoModel.from_config(transformers.BertConfig(**sizes)), {}
 
 
-def pair(config_class):
-    return lambda: (AutoModelForSeq2SeqLM.from_config(config_class(**PAIR)), {})
-
-
+OWN = ode.OdeTransformerDecoderConfig(vocab_size=61, decoder_layers=1)
 REFUSED = {
     "post-norm": (bert, "post-norm"),
-    "BART": (pair(BartConfig), "post-norm"),
-    "twice": (lambda: (wrapped(), {}), "not a class of transformers"),
-    "a model of this package": (
-        lambda: (ode.OdeTransformerForCausalLM(ode.OdeTransformerDecoderConfig(vocab_size=61, decoder_layers=1)), {}),
-        "not a class of transformers",
+    "BART": (
+        lambda: (transformers.AutoModelForSeq2SeqLM.from_config(transformers.BartConfig(**PAIR)), {}),
+        "post-norm",
     ),
+    "twice": (lambda: (wrapped(), {}), "not a class of transformers"),
+    "a model of this package": (lambda: (ode.OdeTransformerForCausalLM(OWN), {}), "not a class of transformers"),
     "no such stack": (lambda: (llama(), {"stack": "encoder.layers"}), "named .'encoder.layers'.*model.layers"),
     "no such layers": (lambda: (llama(), {"layers": [7]}), r"layers=\[7\] of a stack of 4 layers"),
     "no such scheme": (lambda: (llama(), {"solver": "rk5"}), "rk5"),
@@ -212,28 +188,27 @@ def test_what_cannot_be_integrated_is_refused(case):
 def test_new_and_loaded_post_norm_models_are_refused(tmp_path):
     model = bert()[0]
     with pytest.raises(ValueError, match="post-norm"):
-        AutoModel.from_config(ode.depth.config(model.config))
+        transformers.AutoModel.from_config(ode.depth.config(model.config))
     model.save_pretrained(tmp_path)
     with pytest.raises(ValueError, match="post-norm"):
-        AutoModel.from_pretrained(tmp_path, config=ode.depth.config(model.config))
+        transformers.AutoModel.from_pretrained(tmp_path, config=ode.depth.config(model.config))
 
 
 def test_other_models_keep_a_shared_configuration():
-    config = LlamaConfig(**SIZES)
-    first, second = LlamaForCausalLM(config), LlamaForCausalLM(config)
+    config = transformers.LlamaConfig(**SIZES)
+    first, second = transformers.LlamaForCausalLM(config), transformers.LlamaForCausalLM(config)
     ode.depth.wrap(first)
-    assert type(config) is LlamaConfig and second.config is config
+    assert type(config) is transformers.LlamaConfig and second.config is config
     assert {module.config.model_type for module in first.modules() if hasattr(module, "config")} == {"ode_llama"}
     assert ode.depth.wrap(second, solver="rk4").config.ode["solver"] == "rk4" and first.config.ode["solver"] == "rk2"
 
 
 def test_heads_open_their_backbone_by_an_auto_class(tmp_path):
-    model = randomize(
-        AutoModelForSequenceClassification.from_config(ode.depth.config(LlamaConfig(**SIZES), start="euler"))
-    ).eval()
+    config = ode.depth.config(transformers.LlamaConfig(**SIZES), start="euler")
+    model = randomize(transformers.AutoModelForSequenceClassification.from_config(config))
     assert ode.depth.num_function_evaluations(model) == 8
     model.save_pretrained(tmp_path)
-    loaded = AutoModelForSequenceClassification.from_pretrained(tmp_path)
+    loaded = transformers.AutoModelForSequenceClassification.from_pretrained(tmp_path)
     assert torch.equal(loaded(IDS).logits, model(IDS).logits)
     auto_map = json.loads((tmp_path / "config.json").read_text())["auto_map"]
     assert {"AutoConfig", "AutoModel", "AutoModelForCausalLM", "AutoModelForSequenceClassification"} <= auto_map.keys()
@@ -245,7 +220,8 @@ def trainer(folder, model, **arguments):
     examples = [{"input_ids": row, "labels": row} for row in IDS.repeat(4, 1).tolist()]
     shared = {"report_to": "none", "use_cpu": True, "disable_tqdm": True, "save_steps": 2, "max_steps": 4}
     shared |= {"per_device_train_batch_size": 2, "learning_rate": 0.01}
-    return Trainer(model, TrainingArguments(str(folder), **shared, **arguments), train_dataset=examples)
+    arguments = transformers.TrainingArguments(str(folder), **shared, **arguments)
+    return transformers.Trainer(model, arguments, train_dataset=examples)
 
 
 def test_a_training_resumes_from_a_checkpoint_of_trainer(tmp_path):
@@ -260,10 +236,8 @@ def test_a_training_resumes_from_a_checkpoint_of_trainer(tmp_path):
 def test_label_smoothing_shifts_the_labels_as_for_the_plain_model(tmp_path):
     batch = {"input_ids": IDS, "labels": IDS}
     plain, model = llama(), ode.depth.wrap(llama())
-    losses = [
-        trainer(tmp_path, each, label_smoothing_factor=0.1).compute_loss(each, dict(batch)) for each in (plain, model)
-    ]
-    assert torch.equal(*losses)
+    trainers = [trainer(tmp_path, each, label_smoothing_factor=0.1) for each in (plain, model)]
+    assert torch.equal(*(each.compute_loss(each.model, dict(batch)) for each in trainers))
 
 
 def test_correctors_need_all_layers_of_one_forward_pass():
@@ -283,7 +257,7 @@ def test_correctors_need_all_layers_of_one_forward_pass():
 
 def test_layers_that_change_the_shape_are_refused_where_they_do():
     sizes = {"image_size": 32, "patch_size": 2, "embed_dim": 8, "depths": [1, 1], "num_heads": [2, 2]}
-    model, images = SwinModel(SwinConfig(**sizes, window_size=2)), torch.randn(1, 3, 32, 32)
+    model, images = transformers.SwinModel(transformers.SwinConfig(**sizes, window_size=2)), torch.randn(1, 3, 32, 32)
     expected = model.eval()(images).last_hidden_state
     with pytest.raises(ValueError, match=r"maps states \(1, 256, 8\) to .*'blocks' of Swin"):
         ode.depth.wrap(copy.deepcopy(model))(images)
@@ -296,8 +270,8 @@ def test_stacks_of_two_models_have_their_own_widths():
     """Gemma 3 with its vision tower: gates of both, and the text's stack alone by its name."""
     text = {**SIZES, "num_hidden_layers": 2, "num_key_value_heads": 2, "head_dim": 8}
     vision = {"hidden_size": 24, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
-    model = Gemma3ForConditionalGeneration(
-        Gemma3Config(
+    model = transformers.Gemma3ForConditionalGeneration(
+        transformers.Gemma3Config(
             text_config={**text, "layer_types": ["sliding_attention", "full_attention"], "sliding_window": 6},
             vision_config={**vision, "image_size": 16, "patch_size": 8},
             **{"mm_tokens_per_image": 4, "image_token_id": 60, "boi_token_id": 59, "eoi_token_id": 58},
@@ -316,7 +290,7 @@ def test_stacks_of_two_models_have_their_own_widths():
 
 def test_state_space_layers_are_refused_unless_their_state_is_a_cache():
     sizes = {"vocab_size": 61, "hidden_size": 16, "state_size": 4, "num_hidden_layers": 2, "pad_token_id": 0}
-    model = ode.depth.wrap(AutoModelForCausalLM.from_config(MambaConfig(**sizes)).eval())
+    model = ode.depth.wrap(transformers.AutoModelForCausalLM.from_config(transformers.MambaConfig(**sizes)).eval())
     layer = model.backbone.layers[0]
     with pytest.raises(TypeError, match="keeps its state in cache_params, a SimpleNamespace"):
         layer(torch.randn(1, 3, 16), cache_params=SimpleNamespace())
@@ -325,7 +299,7 @@ def test_state_space_layers_are_refused_unless_their_state_is_a_cache():
 def test_a_cache_of_another_model_is_refused():
     plain = llama()
     for config in (None, plain.config):
-        cache = DynamicCache(config=config)
+        cache = transformers.DynamicCache(config=config)
         plain(IDS, past_key_values=cache)
         with pytest.raises(ValueError, match="another model has filled it"):
             wrapped()(IDS[:, :1], past_key_values=cache)
@@ -334,10 +308,10 @@ def test_a_cache_of_another_model_is_refused():
 def test_a_saved_folder_is_not_opened_as_plain_llama(tmp_path):
     wrapped().save_pretrained(tmp_path)
     with pytest.raises(ValueError, match="Runge-Kutta steps: import modeling_ode_transformer"):
-        LlamaForCausalLM.from_pretrained(tmp_path)
-    config = AutoConfig.from_pretrained(tmp_path)
+        transformers.LlamaForCausalLM.from_pretrained(tmp_path)
+    config = transformers.AutoConfig.from_pretrained(tmp_path)
     assert config.dtype == torch.float32 and config.ode == {"solver": "rk2", "start": "euler"}
-    assert AutoConfig.from_pretrained(tmp_path, dtype=torch.bfloat16).dtype == torch.bfloat16
+    assert transformers.AutoConfig.from_pretrained(tmp_path, dtype=torch.bfloat16).dtype == torch.bfloat16
 
 
 WITHOUT_THE_PACKAGE = """
@@ -358,22 +332,21 @@ model.save_pretrained(sys.argv[2])
 def test_a_saved_folder_opens_without_the_package(options, tmp_path):
     model = wrapped(**options)
     model.save_pretrained(tmp_path / "model")
-    for name, value in (
-        ("ids", IDS),
-        ("logits", model(IDS).logits.detach()),
-        ("tokens", model.generate(IDS, max_new_tokens=4, do_sample=False)),
-    ):
+    saved = {"ids": IDS, "logits": model(IDS).logits.detach()}
+    saved["tokens"] = model.generate(IDS, max_new_tokens=4, do_sample=False)
+    for name, value in saved.items():
         torch.save(value, tmp_path / "model" / f"{name}.pt")
     run_python(WITHOUT_THE_PACKAGE, tmp_path, str(tmp_path / "model"), str(tmp_path / "again"))
-    again = AutoModelForCausalLM.from_pretrained(tmp_path / "again")  # saved there, opened with the package
+    again = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "again")  # now with the package
     assert torch.equal(again(IDS).logits, model(IDS).logits)
 
 
 def test_a_tableau_of_a_users_file_travels_as_data(monkeypatch):
     tableau = ButcherTableau(a=((), (0.4,)), b=(-0.25, 1.25))
     monkeypatch.setitem(SCHEMES, "mine", tableau)
-    assert ode.depth.config(LlamaConfig(**SIZES), solver="mine").ode["solver"] == tableau.to_dict()
-    corrected = ode.depth.config(LlamaConfig(**SIZES), solver={"predictor": "mine", "corrector_iterations": 1})
+    assert ode.depth.config(transformers.LlamaConfig(**SIZES), solver="mine").ode["solver"] == tableau.to_dict()
+    corrected = {"predictor": "mine", "corrector_iterations": 1}
+    corrected = ode.depth.config(transformers.LlamaConfig(**SIZES), solver=corrected)
     assert corrected.ode["solver"] == {"predictor": tableau.to_dict(), "corrector_iterations": 1}
 
 
@@ -445,12 +418,12 @@ def test_correctors_recompute_their_layers(solver):
 
 
 def test_correctors_of_other_backbones_cache_all_evaluations(tmp_path):
-    config = ode.depth.config(GPT2Config(vocab_size=61, n_embd=16, n_layer=3, n_head=2), solver="iiet")
-    model = randomize(AutoModelForCausalLM.from_config(config)).eval()
+    config = ode.depth.config(transformers.GPT2Config(vocab_size=61, n_embd=16, n_layer=3, n_head=2), solver="iiet")
+    model = randomize(transformers.AutoModelForCausalLM.from_config(config)).eval()
     tokens = model.generate(IDS, max_new_tokens=6, do_sample=False)
     assert torch.equal(tokens, model.generate(IDS, max_new_tokens=6, do_sample=False, use_cache=False))
     model.save_pretrained(tmp_path)
-    assert torch.equal(AutoModelForCausalLM.from_pretrained(tmp_path)(IDS).logits, model(IDS).logits)
+    assert torch.equal(transformers.AutoModelForCausalLM.from_pretrained(tmp_path)(IDS).logits, model(IDS).logits)
 
 
 @pytest.mark.parametrize(("name", "options"), [("iiet_1", ["--corrector_iterations", "1"]), ("pcformer_rk4_ema", [])])
@@ -459,7 +432,7 @@ def test_the_command_converts_a_folder_of_the_released_code(name, options, tmp_p
     command = ["convert-successor", str(folder), "--output_dir", str(tmp_path / "converted"), *options]
     cli.run(command)
     expected = load_file(folder / "golden.safetensors")
-    logits = AutoModelForCausalLM.from_pretrained(tmp_path / "converted")(expected["input_ids"]).logits
+    logits = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "converted")(expected["input_ids"]).logits
     torch.testing.assert_close(logits, expected["logits"], rtol=0, atol=2e-6)
     with pytest.raises(SystemExit):
         cli.main(command)

@@ -29,7 +29,12 @@ ENCODER = {
     **{"num_hidden_layers": 2, "num_attention_heads": 4},
 }
 DECODER = {**ENCODER, "num_key_value_heads": 2}
+LAYERS = ["sliding_attention", "full_attention"]
 EXPERTS = {"moe_intermediate_size": 16, "num_experts_per_tok": 2}
+DEEPSEEK = {"n_routed_experts": 4, "n_group": 2, "topk_group": 1, "first_k_dense_replace": 1, "q_lora_rank": 16}
+DEEPSEEK |= {"kv_lora_rank": 16, "qk_rope_head_dim": 8, "qk_nope_head_dim": 8, "v_head_dim": 8, **ENCODER, **EXPERTS}
+T5 = {"vocab_size": 99, "d_model": 32, "d_kv": 8, "d_ff": 64, "num_layers": 2, "num_heads": 4}
+T5 |= {"decoder_start_token_id": 0, "pad_token_id": 0, "eos_token_id": 2}
 PAIR = {
     **TOKENS,
     **{"vocab_size": 99, "d_model": 32, "max_position_embeddings": 64, "decoder_start_token_id": 2},
@@ -43,39 +48,17 @@ ARCHITECTURES = {
     "Mistral": ("decoder", "Mistral", {**DECODER, "sliding_window": 6}),
     "Qwen2": ("decoder", "Qwen2", DECODER),
     "Qwen3": ("decoder", "Qwen3", {**DECODER, "head_dim": 8}),
-    "Gemma 3": (
-        "decoder",
-        "Gemma3Text",
-        {**{**DECODER, "head_dim": 8, "sliding_window": 6}, "layer_types": ["sliding_attention", "full_attention"]},
-    ),
+    "Gemma 3": ("decoder", "Gemma3Text", {**DECODER, "head_dim": 8, "sliding_window": 6, "layer_types": LAYERS}),
     "Phi 3": ("decoder", "Phi3", DECODER),
     "SmolLM3": ("decoder", "SmolLM3", DECODER),
     "OLMo 2": ("decoder", "Olmo2", DECODER),
-    "GPT-2": (
-        "decoder",
-        "GPT2",
-        {**TOKENS, "vocab_size": 99, "n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 64},
-    ),
+    "GPT-2": ("decoder", "GPT2", {**TOKENS, "vocab_size": 99, "n_embd": 32, "n_layer": 2, "n_head": 4}),
     "GPT-NeoX": ("decoder", "GPTNeoX", ENCODER),
     "OPT": ("decoder", "OPT", {**ENCODER, "ffn_dim": 64, "word_embed_proj_dim": 32}),
     "Mixtral": ("decoder", "Mixtral", {**DECODER, "num_local_experts": 4}),
     "Qwen3-MoE": ("decoder", "Qwen3Moe", {**DECODER, **EXPERTS, "head_dim": 8, "num_experts": 4}),
-    "DeepSeek V3": (
-        "decoder",
-        "DeepseekV3",
-        {
-            **{**ENCODER, **EXPERTS, "n_routed_experts": 4, "n_group": 2, "topk_group": 1, "first_k_dense_replace": 1},
-            **{"q_lora_rank": 16, "kv_lora_rank": 16, "qk_rope_head_dim": 8, "qk_nope_head_dim": 8, "v_head_dim": 8},
-        },
-    ),
-    "T5": (
-        "encoder-decoder",
-        "T5",
-        {
-            **{"vocab_size": 99, "d_model": 32, "d_kv": 8, "d_ff": 64, "num_layers": 2, "num_heads": 4},
-            **{"decoder_start_token_id": 0, "pad_token_id": 0, "eos_token_id": 2},
-        },
-    ),
+    "DeepSeek V3": ("decoder", "DeepseekV3", DEEPSEEK),
+    "T5": ("encoder-decoder", "T5", T5),
     "M2M100": ("encoder-decoder", "M2M100", PAIR),
     "mBART": ("encoder-decoder", "MBart", PAIR),
     "Pegasus": ("encoder-decoder", "Pegasus", PAIR),
@@ -132,12 +115,6 @@ def prompt(name):
     return {key: value for key, value in inputs(name).items() if key != "decoder_input_ids"}
 
 
-def in_float64(model):
-    """Float64, which the faster implementations of experts do not have."""
-    model.set_experts_implementation("eager")
-    return model.double()
-
-
 def without_dropout(model):
     """Training mode, without chance."""
     for module in model.train().modules():
@@ -178,7 +155,9 @@ def check_plain_checkpoint(name, tmp_path):
 
 def check_cache(name, tmp_path):
     """Token by token, as at once."""
-    model, given = in_float64(integrated(name)), inputs(name)
+    model, given = integrated(name), inputs(name)
+    model.set_experts_implementation("eager")  # the faster ones have no float64
+    model.double()
     ids = "decoder_input_ids" if model.config.is_encoder_decoder else "input_ids"
     whole, steps, states = model(**given, use_cache=False).logits, [], {}
     for length in range(given[ids].shape[1]):
@@ -227,9 +206,8 @@ def check_gradient_checkpointing(name, tmp_path):
 def check_lora(name, tmp_path):
     """Adapters are trained with the stages' weights, and merged."""
     model = without_dropout(integrated(name))
-    adapted = get_peft_model(
-        model, LoraConfig(r=2, target_modules="all-linear", modules_to_save=["coefficients"], lora_dropout=0.0)
-    )
+    config = LoraConfig(r=2, target_modules="all-linear", modules_to_save=["coefficients"], lora_dropout=0.0)
+    adapted = get_peft_model(model, config)
     optimizer = torch.optim.SGD([each for each in adapted.parameters() if each.requires_grad], lr=0.05)
     for _ in range(2):
         adapted.zero_grad()
@@ -285,19 +263,11 @@ def check_half_precision(name, tmp_path):
         assert (logits.float() - expected).norm() < 0.1 * expected.norm()  # experts may be others
 
 
-CHECKS = {
-    "same start": check_same_start,
-    "save, load": check_save_and_load,
-    "plain checkpoint": check_plain_checkpoint,
-    "cache": check_cache,
-    "search": check_search,
-    "left padding": check_left_padding,
-    "gradient checkpointing": check_gradient_checkpointing,
-    "LoRA": check_lora,
-    "full graph": check_full_graph,
-    "two devices": check_two_devices,
-    "bfloat16": check_half_precision,
-}
+CHECKS = {"same start": check_same_start, "save, load": check_save_and_load}
+CHECKS |= {"plain checkpoint": check_plain_checkpoint, "cache": check_cache, "search": check_search}
+CHECKS |= {"left padding": check_left_padding, "gradient checkpointing": check_gradient_checkpointing}
+CHECKS |= {"LoRA": check_lora, "full graph": check_full_graph}
+CHECKS |= {"two devices": check_two_devices, "bfloat16": check_half_precision}
 GENERATION = ("cache", "search", "left padding")
 
 

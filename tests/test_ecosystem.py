@@ -17,13 +17,12 @@ from modeling_ode_transformer import OdeTransformerForCausalLM, OdeTransformerFo
 from modeling_ode_transformer.training.checkpoints import last_complete_checkpoint
 from modeling_ode_transformer.training.trainer import TokenSeq2SeqTrainer, TokenSeq2SeqTrainingArguments
 
-from .conftest import assert_close, build
+from .conftest import WITHOUT_DROPOUT, assert_close, build
 from .processes import run_python
 
 
 SMALL = {"encoder_layers": 1, "decoder_layers": 1}
 SEPARATE = {"share_encoder_decoder_embeddings": False}
-WITHOUT_DROPOUT = {"dropout": 0.0, "attention_dropout": 0.0, "activation_dropout": 0.0}
 
 
 def sources(*lengths):
@@ -78,18 +77,11 @@ def test_gradients_of_lora_are_those_of_the_merged_weights(peft, form, checkpoin
         assert_close(B.grad, scaling * G @ A.T)
 
 
-class Pairs(torch.utils.data.Dataset):
+def pairs(count):
     """A task to be learnt: the target is the source, with an end token."""
-
-    def __init__(self, count):
-        ids = torch.randint(4, 12, (count, 5), generator=torch.Generator().manual_seed(0))
-        self.labels = torch.cat([ids, torch.full((count, 1), 2)], 1)
-
-    def __len__(self):
-        return len(self.labels)
-
-    def __getitem__(self, i):
-        return {"input_ids": self.labels[i], "labels": self.labels[i]}
+    ids = torch.randint(4, 12, (count, 5), generator=torch.Generator().manual_seed(0))
+    rows = torch.cat([ids, torch.full((count, 1), 2)], 1)
+    return [{"input_ids": row, "labels": row} for row in rows]
 
 
 def test_lora_trains_the_adapter_only_which_opens_with_its_base_model(peft, tmp_path, batch):
@@ -107,7 +99,7 @@ def test_lora_trains_the_adapter_only_which_opens_with_its_base_model(peft, tmp_
         torch.manual_seed(0)
         adapted = peft.get_peft_model(base(), config)
         arguments = TokenSeq2SeqTrainingArguments(str(tmp_path / "run"), **values)
-        trainer = TokenSeq2SeqTrainer(model=adapted, args=arguments, train_dataset=Pairs(64))
+        trainer = TokenSeq2SeqTrainer(model=adapted, args=arguments, train_dataset=pairs(64))
         trainer.train(resume_from_checkpoint=checkpoint)
         histories.append([entry["loss"] for entry in trainer.state.log_history if "loss" in entry])
     assert histories[0][2] < 0.9 * histories[0][0]
@@ -178,9 +170,8 @@ def test_big_model_loading_changes_nothing(form, tmp_path, batch):
     assert len(list((tmp_path / "model").glob("*.safetensors"))) > 3
 
     def loaded(device_map, **kwargs):
-        return AutoModelForSeq2SeqLM.from_pretrained(
-            tmp_path / "model", device_map=device_map, offload_folder=tmp_path / "loaded", **kwargs
-        )
+        kwargs |= {"device_map": device_map, "offload_folder": tmp_path / "loaded"}
+        return AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "model", **kwargs)
 
     models = [loaded("auto", max_memory={"cpu": "80KB"}), loaded({"": "cpu"}), loaded({"": "disk"})]
     assert set(models[0].hf_device_map.values()) == {"cpu", "disk"}
@@ -275,7 +266,7 @@ def test_an_adapter_is_trained_on_a_model_of_eight_bits(peft, tmp_path):
     config = TorchAoConfig(torchao.Int8WeightOnlyConfig())
     model = AutoModelForSeq2SeqLM.from_pretrained(tmp_path, quantization_config=config)
     adapted = peft.get_peft_model(peft.prepare_model_for_kbit_training(model), peft.LoraConfig(**LORA)).train()
-    data = torch.utils.data.default_collate(list(Pairs(16)))
+    data = torch.utils.data.default_collate(pairs(16))
     optimizer = torch.optim.Adam([p for p in adapted.parameters() if p.requires_grad], lr=0.02)
     losses = []
     for _ in range(15):
@@ -347,20 +338,16 @@ assert difference.abs().max() < 1e-5, difference.abs().max()
 """
 
 
-def save_tokenizer(folder, words):
-    vocabulary = {token: i for i, token in enumerate(["<s>", "<pad>", "</s>", "<unk>", *words])}
-    backend = Tokenizer(WordLevel(vocabulary, unk_token="<unk>"))
-    backend.pre_tokenizer = WhitespaceSplit()
-    backend.post_processor = TemplateProcessing(single="$A </s>", special_tokens=[("</s>", 2)])
-    names = {"bos_token": "<s>", "pad_token": "<pad>", "eos_token": "</s>", "unk_token": "<unk>"}
-    PreTrainedTokenizerFast(tokenizer_object=backend, **names).save_pretrained(folder)
-
-
 def test_a_saved_folder_is_all_that_the_example_scripts_need(tmp_path):
     """Embeddings and positions are resized, an ordinary Seq2SeqTrainer smooths labels and searches by beams."""
     model = build(**SMALL, position_embedding_type="learned")
     model.save_pretrained(tmp_path / "model")
-    save_tokenizer(tmp_path / "model", [f"w{i}" for i in range(60)])
+    vocabulary = {token: i for i, token in enumerate(["<s>", "<pad>", "</s>", "<unk>", *(f"w{i}" for i in range(60))])}
+    backend = Tokenizer(WordLevel(vocabulary, unk_token="<unk>"))
+    backend.pre_tokenizer = WhitespaceSplit()
+    backend.post_processor = TemplateProcessing(single="$A </s>", special_tokens=[("</s>", 2)])
+    names = {"bos_token": "<s>", "pad_token": "<pad>", "eos_token": "</s>", "unk_token": "<unk>"}
+    PreTrainedTokenizerFast(tokenizer_object=backend, **names).save_pretrained(tmp_path / "model")
     run_python(EXAMPLE_SCRIPT, tmp_path, str(tmp_path / "model"), str(tmp_path / "output"))
     assert (tmp_path / "output" / "modeling_ode_transformer.py").is_file()
     trained = AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "output")

@@ -7,24 +7,9 @@ import itertools
 import numpy as np
 import pytest
 import torch
-from transformers import (
-    DynamicCache,
-    EncoderDecoderCache,
-    GenerationConfig,
-    LogitsProcessorList,
-    M2M100Config,
-    M2M100ForConditionalGeneration,
-    StoppingCriteria,
-    StoppingCriteriaList,
-    WatermarkingConfig,
-)
+import transformers
 
-from modeling_ode_transformer import (
-    OdeTransformerForCausalLM,
-    OdeTransformerForConditionalGeneration,
-    SourceLengthLogitsProcessor,
-    n_best,
-)
+import modeling_ode_transformer as ode
 from modeling_ode_transformer.generation_ode_transformer import CACHE_NAME
 from modeling_ode_transformer.texts_ode_transformer import generate_with_scores
 
@@ -34,7 +19,7 @@ from .conftest import TINY, assert_close, randomize, tiny_config
 SOLVER = pytest.mark.parametrize("decoder_solver", ["euler", "rk4"])
 
 
-def build(model_class=OdeTransformerForConditionalGeneration, **fields):
+def build(model_class=ode.OdeTransformerForConditionalGeneration, **fields):
     torch.manual_seed(0)
     model = randomize(model_class(tiny_config(config_class=model_class.config_class, **fields)))
     # A sharper distribution, so that no test hangs on a tie.
@@ -70,7 +55,9 @@ def test_generation_continues_from_a_cache(decoder_solver, batch):
 
 
 BOTH_NAMES = {"past_key_values", "cache"}
-MODELS = pytest.mark.parametrize("model_class", [OdeTransformerForConditionalGeneration, OdeTransformerForCausalLM])
+MODELS = pytest.mark.parametrize(
+    "model_class", [ode.OdeTransformerForConditionalGeneration, ode.OdeTransformerForCausalLM]
+)
 
 
 @MODELS
@@ -78,7 +65,7 @@ def test_the_cache_has_both_names(model_class, batch):
     """Outputs have the one of the installed transformers, and so has what `generate()` passes on."""
     model = build(model_class, decoder_solver="rk2", coefficients="fixed")
     inputs, name = {"input_ids": batch["input_ids"]}, "decoder_input_ids"
-    if model_class is OdeTransformerForCausalLM:
+    if model_class is ode.OdeTransformerForCausalLM:
         inputs, name = {}, "input_ids"
     expected = model(**inputs, **{name: batch["decoder_input_ids"]}).logits[:, 4:]
     prompt, *rest = batch["decoder_input_ids"].split([4, 2], dim=1)
@@ -87,8 +74,8 @@ def test_the_cache_has_both_names(model_class, batch):
         outputs = model(**inputs, **{name: prompt})
         assert CACHE_NAME in outputs.keys() and len(BOTH_NAMES & {*outputs.keys()}) == 1
         assert_close(model(**inputs, **{name: rest[0], either: outputs[CACHE_NAME]}).logits, expected, scale=10)
-        kinds = [DynamicCache(config=model.config) for _ in range(2)]
-        empty = EncoderDecoderCache(*kinds) if inputs else kinds[0]
+        kinds = [transformers.DynamicCache(config=model.config) for _ in range(2)]
+        empty = transformers.EncoderDecoderCache(*kinds) if inputs else kinds[0]
         tokens.append(model.generate(**inputs, **{name: prompt, either: empty}, max_new_tokens=8))
         assert empty.get_seq_length() == 11
     assert torch.equal(tokens[0], tokens[1]) and torch.equal(tokens[0], tokens[2])
@@ -114,7 +101,7 @@ PLACED = [{"position_embedding_type": kind, "position_counting": counting} for k
 @pytest.mark.parametrize("fields", [{}, {"decoder_solver": "rk4"}, *PLACED], ids=str)
 def test_a_left_padded_prompt_is_continued_as_alone(fields):
     fields = {"embedding_layer_norm": True, "lm_head_bias": True, "coefficients": "fixed"} | fields
-    model = build(OdeTransformerForCausalLM, **{"decoder_solver": "rk2"} | fields)
+    model = build(ode.OdeTransformerForCausalLM, **{"decoder_solver": "rk2"} | fields)
     prompts = [torch.tensor([[5, 9, 11, 7]]), torch.tensor([[8, 6]])]
     alone = [model.generate(prompt)[0, prompt.shape[1] :].tolist() for prompt in prompts]
     padded = torch.tensor([[5, 9, 11, 7], [1, 1, 8, 6]])
@@ -137,12 +124,11 @@ def test_generation_from_embeddings_is_that_from_ids(batch):
     model = build()
     embeddings = model.get_input_embeddings()(batch["input_ids"][:1])
     assert model.generate(inputs_embeds=embeddings).tolist() == model.generate(batch["input_ids"][:1]).tolist()
-    language_model = build(OdeTransformerForCausalLM, decoder_solver="rk2")
+    language_model = build(ode.OdeTransformerForCausalLM, decoder_solver="rk2")
     ids = batch["input_ids"][:1]
     expected = language_model.generate(ids)[:, ids.shape[1] :]
-    assert (
-        language_model.generate(inputs_embeds=language_model.get_input_embeddings()(ids)).tolist() == expected.tolist()
-    )
+    embeddings = language_model.get_input_embeddings()(ids)
+    assert language_model.generate(inputs_embeds=embeddings).tolist() == expected.tolist()
 
 
 def test_a_static_cache_counts_no_padding_before_a_prompt():
@@ -162,7 +148,7 @@ def test_a_static_cache_counts_no_padding_before_a_prompt():
 def test_scores_do_not_count_what_follows_an_output():
     """Of one that a criterion ends before the others, as `stop_strings` do, too."""
 
-    class Stop(StoppingCriteria):
+    class Stop(transformers.StoppingCriteria):
         def __call__(self, input_ids, scores, **kwargs):
             return torch.isin(input_ids[:, -1], stops)
 
@@ -171,7 +157,7 @@ def test_scores_do_not_count_what_follows_an_output():
     options = {"num_beams": 1, "do_sample": False, "max_new_tokens": 8}
     whole = model.generate(sources, **options)
     stops = whole[:2, 3].unique()
-    options["stopping_criteria"] = StoppingCriteriaList([Stop()])
+    options["stopping_criteria"] = transformers.StoppingCriteriaList([Stop()])
     sequences, scores = generate_with_scores(model, {"input_ids": sources}, **options)
     assert (sequences == model.config.pad_token_id).any()
     for source, score in zip(sources, scores):
@@ -275,7 +261,7 @@ def test_the_best_of_all_short_outputs_with_their_end_is_found(limit, solver):
             scores[tokens] = total / (number + 1)
     ranked = sorted(scores, key=scores.get, reverse=True)
     options = {"num_beams": 64, "num_return_sequences": 3, "suppress_tokens": [1], "max_len_b": limit}
-    outputs = n_best(model, Spelling(), {"input_ids": source}, **options)
+    outputs = ode.n_best(model, Spelling(), {"input_ids": source}, **options)
     assert [text for text, _ in outputs[0]] == [" ".join(map(str, tokens)) for tokens in ranked[:3]]
     assert [score for _, score in outputs[0]] == pytest.approx([scores[tokens] for tokens in ranked[:3]], abs=1e-5)
 
@@ -283,12 +269,13 @@ def test_the_best_of_all_short_outputs_with_their_end_is_found(limit, solver):
 def test_the_processor_limits_any_model_of_transformers(batch):
     ids = {"pad_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 2, "forced_bos_token_id": 9}
     torch.manual_seed(0)
-    model = randomize(M2M100ForConditionalGeneration(M2M100Config(**TINY, **ids)))
-    processor = SourceLengthLogitsProcessor(batch["attention_mask"].sum(1), 1.2, 1, [2, 3])
+    model = randomize(transformers.M2M100ForConditionalGeneration(transformers.M2M100Config(**TINY, **ids)))
+    processor = ode.SourceLengthLogitsProcessor(batch["attention_mask"].sum(1), 1.2, 1, [2, 3])
     assert processor.limits.tolist() == [11, 9, 5] and processor.max_new_tokens == 12
-    assert SourceLengthLogitsProcessor(torch.tensor([30, 20]), 0.1, 0, 2).limits.tolist() == [3, 2]
+    assert ode.SourceLengthLogitsProcessor(torch.tensor([30, 20]), 0.1, 0, 2).limits.tolist() == [3, 2]
 
-    arguments = {"logits_processor": LogitsProcessorList([processor]), "max_new_tokens": processor.max_new_tokens}
+    processors = transformers.LogitsProcessorList([processor])
+    arguments = {"logits_processor": processors, "max_new_tokens": processor.max_new_tokens}
     for options in ({}, {"num_beams": 3}, {"do_sample": True, "num_return_sequences": 2}):
         sequences = model.generate(**source_of(batch), **arguments, **options)
         limits = torch.tensor([11, 9, 5]).repeat_interleave(len(sequences) // 3)
@@ -301,10 +288,10 @@ def test_max_len_is_saved_with_the_generation_configuration(tmp_path, batch):
     model.generation_config.max_len_a, model.generation_config.max_len_b = 0.5, 1
     expected = model.generate(**source_of(batch))
     assert torch.equal(without_length(build()).generate(**source_of(batch), max_len_a=0.5, max_len_b=1), expected)
-    config = GenerationConfig(max_len_a=0.5, max_len_b=1)
+    config = transformers.GenerationConfig(max_len_a=0.5, max_len_b=1)
     assert torch.equal(without_length(build()).generate(**source_of(batch), generation_config=config), expected)
     model.save_pretrained(tmp_path)
-    loaded = OdeTransformerForConditionalGeneration.from_pretrained(tmp_path)
+    loaded = ode.OdeTransformerForConditionalGeneration.from_pretrained(tmp_path)
     assert (loaded.generation_config.max_len_a, loaded.generation_config.max_len_b) == (0.5, 1)
     assert torch.equal(loaded.generate(**source_of(batch)), expected)
     assert not torch.equal(loaded.generate(**source_of(batch), max_len_b=3), expected)
@@ -349,7 +336,7 @@ class Spelling:
 def test_n_best_scores_are_normalized_log_probabilities(options, exponent, batch):
     """Recomputed in one pass over each output, alone and without a cache."""
     model = without_length(build())
-    outputs = n_best(model, Spelling(), source_of(batch), max_len_a=1, max_len_b=-0.0, **options)
+    outputs = ode.n_best(model, Spelling(), source_of(batch), max_len_a=1, max_len_b=-0.0, **options)
     assert [len(each) for each in outputs] == [options.get("num_return_sequences", 1)] * 3
     for ids, mask, each in zip(batch["input_ids"], batch["attention_mask"], outputs):
         assert [score for _, score in each] == sorted((score for _, score in each), reverse=True)
@@ -364,12 +351,12 @@ def test_n_best_scores_are_normalized_log_probabilities(options, exponent, batch
 @pytest.mark.parametrize("options", [{}, {"num_beams": 3, "num_return_sequences": 2}])
 def test_n_best_goes_by_a_given_generation_configuration(options, batch):
     model = without_length(build())
-    expected = n_best(model, Spelling(), source_of(batch), max_new_tokens=6, **options)
+    expected = ode.n_best(model, Spelling(), source_of(batch), max_new_tokens=6, **options)
     model.generation_config.num_beams = 1 if options else 3
-    given = GenerationConfig(max_new_tokens=6, **{"num_beams": 1, **options})
-    assert n_best(model, Spelling(), source_of(batch), generation_config=given) == expected
+    given = transformers.GenerationConfig(max_new_tokens=6, **{"num_beams": 1, **options})
+    assert ode.n_best(model, Spelling(), source_of(batch), generation_config=given) == expected
     unscored = [[(text, 0.0) for text, _ in each] for each in expected]
-    assert n_best(model, Spelling(), source_of(batch), return_scores=False, generation_config=given) == unscored
+    assert ode.n_best(model, Spelling(), source_of(batch), return_scores=False, generation_config=given) == unscored
 
 
 @pytest.mark.parametrize("decoder_vocab_size", [45, 75])
@@ -382,7 +369,7 @@ def test_generation_goes_by_the_size_of_the_targets_vocabulary(decoder_vocab_siz
     output = model.generate(**source, **options, eos_token_id=None)
     scores = model.compute_transition_scores(output.sequences, output.scores, output.beam_indices)
     assert_close(scores.mean(1), output.sequences_scores)
-    assert model.generate(**source, watermarking_config=WatermarkingConfig()).max() < decoder_vocab_size
+    assert model.generate(**source, watermarking_config=transformers.WatermarkingConfig()).max() < decoder_vocab_size
     source = {name: tensor[:1] for name, tensor in source.items()}
     greedy = model.generate(**source)
     assert torch.equal(model.generate(**source, prompt_lookup_num_tokens=3), greedy)

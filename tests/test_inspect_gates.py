@@ -18,10 +18,8 @@ from .conftest import build
 def make_model(**changes):
     torch.manual_seed(0)
     options = {"decoder_solver": "rk2", "decoder_coefficients": "gate", "decoder_layers": 2, **changes}
-    config = OdeTransformerDecoderConfig(
-        vocab_size=30, d_model=16, decoder_attention_heads=2, decoder_ffn_dim=32, **options
-    )
-    return OdeTransformerForCausalLM(config).double()
+    options |= {"vocab_size": 30, "d_model": 16, "decoder_attention_heads": 2, "decoder_ffn_dim": 32}
+    return OdeTransformerForCausalLM(OdeTransformerDecoderConfig(**options)).double()
 
 
 def rows_of(model, blocks):

@@ -44,9 +44,8 @@ FAMILIES = {
 
 def make_tokenizer(family, texts, folder):
     model = io.BytesIO()
-    sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(texts), model_writer=model, vocab_size=60, hard_vocab_limit=False, minloglevel=2
-    )
+    options = {"vocab_size": 60, "hard_vocab_limit": False, "minloglevel": 2}
+    sentencepiece.SentencePieceTrainer.train(sentence_iterator=iter(texts), model_writer=model, **options)
     processor = sentencepiece.SentencePieceProcessor(model_proto=model.getvalue())
     pieces = [(processor.id_to_piece(i), processor.get_score(i)) for i in range(3, len(processor))]
     vocabulary = [(token, 0.0) for token in ("<s>", "<pad>", "</s>", "<unk>")] + pieces
@@ -110,9 +109,8 @@ def test_a_resumed_training_ends_with_the_same_model_and_outputs(trained, corpus
     run_translation.main(arguments_of_a_pair(corpus, folder, resumed, languages, **options))
     assert losses(resumed) == losses(whole)
     expected = AutoModelForSeq2SeqLM.from_pretrained(whole)
-    assert not torch.equal(
-        expected.lm_head.weight, AutoModelForSeq2SeqLM.from_pretrained(folder / "start").lm_head.weight
-    )
+    start = AutoModelForSeq2SeqLM.from_pretrained(folder / "start")
+    assert not torch.equal(expected.lm_head.weight, start.lm_head.weight)
     model = AutoModelForSeq2SeqLM.from_pretrained(resumed)
     for name, tensor in model.state_dict().items():
         assert torch.equal(tensor, expected.state_dict()[name]), name

@@ -9,14 +9,10 @@ from number_names import english, german
 
 
 FOLDER = Path(__file__).parent.parent / "examples" / "notebooks"
+MODEL = str(FOLDER.parent / "models" / "tatoeba_en_de")
 # Values of the first code cell, in the place of those shown.
 TINY = {
-    "try_the_method": {
-        "PAIRS": 60,
-        "UPDATES": 2,
-        "WIDTH": 16,
-        "MODEL": str(FOLDER.parent / "models" / "tatoeba_en_de"),
-    },
+    "try_the_method": {"PAIRS": 60, "UPDATES": 2, "WIDTH": 16, "MODEL": MODEL},
     "compare_schemes": {"TEST_PAIRS": 20, "VOCABULARY": 300, "EPOCHS": 1, "SEEDS": (1, 2)},
 }
 

@@ -12,12 +12,8 @@ import torch
 from torch import nn
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
-from modeling_ode_transformer import (
-    OdeTransformerForConditionalGeneration,
-    OdeTransformerModel,
-    OdeTransformerTokenizer,
-    cli,
-)
+import modeling_ode_transformer as ode
+from modeling_ode_transformer import cli
 from modeling_ode_transformer.integration_ode_transformer import SCHEMES, integrate_multistep
 
 from .conftest import randomize, tiny_config
@@ -80,7 +76,7 @@ def test_a_scheme_of_ones_own_works_as_shown(tmp_path, monkeypatch, capsys):
 
     exec(new_class, names)
     try:
-        model = OdeTransformerModel(tiny_config(encoder_solver="adams_bashforth", layer_history="none")).eval()
+        model = ode.OdeTransformerModel(tiny_config(encoder_solver="adams_bashforth", layer_history="none")).eval()
         assert type(model.encoder.multistep).__name__ == "AdamsBashforthScheme"
         model(input_ids=torch.tensor([[5, 6]]), decoder_input_ids=torch.tensor([[2]]))
         # of order 2: y' = -y in 100 and 200 steps
@@ -147,12 +143,12 @@ def test_other_tools_take_a_trained_folder_as_shown(tmp_path, monkeypatch, capsy
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend="eager"))
     texts = ["Two dogs are running through the snow.", "A man sleeps."]
-    tokenizer = OdeTransformerTokenizer.train(texts, vocab_size=400, hard_vocab_limit=False)
+    tokenizer = ode.OdeTransformerTokenizer.train(texts, vocab_size=400, hard_vocab_limit=False)
     tokenizer.save_pretrained("multi30k_en_de")
     torch.manual_seed(0)
     fields = {"vocab_size": len(tokenizer), "encoder_layers": 1, "decoder_layers": 1, "tie_word_embeddings": False}
     fields["decoder_solver"] = "rk2"
-    trained = randomize(OdeTransformerForConditionalGeneration(tiny_config(**fields)))
+    trained = randomize(ode.OdeTransformerForConditionalGeneration(tiny_config(**fields)))
     nn.init.normal_(trained.lm_head.weight)  # outputs of many tokens
     trained.generation_config.update(num_beams=4, max_new_tokens=40)
     trained.save_pretrained("multi30k_en_de")
@@ -197,9 +193,8 @@ def test_links_to_files_and_headings_lead_somewhere(page):
         assert file.exists(), target
         if anchor:
             headings = re.findall(r"^#+ (.*)$", without_code(file), re.MULTILINE)
-            assert anchor in [re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings], (
-                target
-            )
+            anchors = [re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings]
+            assert anchor in anchors, target
 
 
 def test_documents_name_the_versions_that_the_package_accepts():

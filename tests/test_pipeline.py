@@ -22,15 +22,7 @@ from transformers import (
 )
 from transformers.pipelines.pt_utils import KeyDataset
 
-from modeling_ode_transformer import (
-    OdeTransformerForCausalLM,
-    OdeTransformerForConditionalGeneration,
-    OdeTransformerTokenizer,
-    SummarizationPipeline,
-    TextCorrectionPipeline,
-    TranslationPipeline,
-    texts_ode_transformer,
-)
+import modeling_ode_transformer as ode
 from modeling_ode_transformer.pipeline_ode_transformer import CUSTOM_PIPELINES, add_pipeline
 from modeling_ode_transformer.texts_ode_transformer import LINE_BREAKS, TARGET_TOKENIZER, TextGenerator
 
@@ -46,7 +38,7 @@ TEXTS = [english(number) for number in (7, 421_735, 100_001, 12)]
 def tokenizers():
     """English, German, and a second German one with other pieces."""
     return [
-        OdeTransformerTokenizer.train(
+        ode.OdeTransformerTokenizer.train(
             [name(n) for n in range(0, end, 7)], VOCABULARY, byte_fallback=False, hard_vocab_limit=False
         )
         for name, end in ((english, 9000), (german, 9000), (german, 700))
@@ -58,7 +50,7 @@ def make_model(source, target=None, **config):
     if target is not None:
         sizes |= {"decoder_vocab_size": len(target), "share_encoder_decoder_embeddings": False}
     torch.manual_seed(0)
-    model = randomize(OdeTransformerForConditionalGeneration(tiny_config(**sizes, **config)))
+    model = randomize(ode.OdeTransformerForConditionalGeneration(tiny_config(**sizes, **config)))
     torch.nn.init.normal_(model.lm_head.weight)  # a sharp distribution, in which the start token is not repeated
     model.generation_config.update(num_beams=3, length_penalty=0.6, early_stopping=True, max_length=20)
     model.generation_config.max_len_a, model.generation_config.max_len_b = 0.5, 2
@@ -69,26 +61,18 @@ def make_model(source, target=None, **config):
 def translator(tokenizers):
     english_tokenizer, german_tokenizer, _ = tokenizers
     model = make_model(english_tokenizer, german_tokenizer)
-    return TranslationPipeline(model, english_tokenizer, target_tokenizer=german_tokenizer)
+    return ode.TranslationPipeline(model, english_tokenizer, target_tokenizer=german_tokenizer)
 
 
 def by_hand(model, tokenizer, target_tokenizer, texts, **options):
     """For each text, alone: the outputs and, in beam search, their scores."""
     results = []
     for text in texts:
-        outputs = model.generate(
-            **tokenizer(text, return_tensors="pt"), return_dict_in_generate=True, output_scores=True, **options
-        )
+        options |= {"return_dict_in_generate": True, "output_scores": True}
+        outputs = model.generate(**tokenizer(text, return_tensors="pt"), **options)
         decoded = target_tokenizer.batch_decode(outputs.sequences, skip_special_tokens=True)
         results.append(list(zip(decoded, outputs.sequences_scores.tolist())))
     return results
-
-
-def published(model, tokenizer, task, folder):
-    """A folder as it is published: model with its code, and tokenizer."""
-    add_pipeline(model.config, task)
-    model.save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
 
 
 WITHOUT_PACKAGE = """
@@ -121,7 +105,9 @@ def test_a_published_model_brings_its_pipeline(tokenizers, translator, tmp_path,
     translator.save_pretrained(folders["translation"])
     joint = make_model(english_tokenizer)
     for task in ("summarization", "text-correction"):
-        published(joint, english_tokenizer, task, folders[task])
+        add_pipeline(joint.config, task)
+        joint.save_pretrained(folders[task])
+        english_tokenizer.save_pretrained(folders[task])
 
     # What the cache holds of a model on the Hub, of which another revision has another target tokenizer.
     hub = tmp_path / "hub" / "models--me--numbers.en-de"
@@ -169,11 +155,8 @@ def test_inputs_may_come_in_many_ways(translator):
 
 
 def test_a_blank_text_has_an_empty_output(translator):
-    assert translator(["", TEXTS[0], " \n"], batch_size=3) == [
-        {"translation_text": ""},
-        *translator(TEXTS[:1]),
-        {"translation_text": ""},
-    ]
+    empty = {"translation_text": ""}
+    assert translator(["", TEXTS[0], " \n"], batch_size=3) == [empty, *translator(TEXTS[:1]), empty]
     assert translator("", num_return_sequences=2, return_scores=True) == [{"translation_text": "", "score": 0.0}]
 
 
@@ -186,14 +169,12 @@ def test_no_output_of_a_text_comes_twice(translator, monkeypatch):
 
 
 def test_outputs_begin_with_target_prefixes(translator):
-    prefixes = ["sieben", "", "eins", "sieben"]
-    expected = []
+    prefixes, expected = ["sieben", "", "eins", "sieben"], []
+    parts = translator.model, translator.tokenizer, translator.target_tokenizer
     for text, prefix in zip(TEXTS, prefixes):
         ids = [*translator.target_tokenizer(prefix)["input_ids"][:-1]]
         given = {"decoder_input_ids": torch.tensor([ids])} if ids else {}
-        (output, _), *_ = by_hand(
-            translator.model, translator.tokenizer, translator.target_tokenizer, [text], **given
-        )[0]
+        (output, _), *_ = by_hand(*parts, [text], **given)[0]
         expected.append({"translation_text": output})
     assert translator(TEXTS, target_prefix=prefixes, batch_size=4) == expected != translator(TEXTS)
     assert all(output["translation_text"].startswith(prefix) for output, prefix in zip(expected, prefixes))
@@ -216,8 +197,7 @@ def test_lines_are_texts_of_their_own_if_asked(translator):
 
 
 def test_lines_are_found_in_one_pass():
-    """Also in long runs of white space without a line break, in which a search from every place would take minutes;
-    the same as by trimming the lines."""
+    """As by trimming the lines; also in long runs of white space, where a search from every place takes minutes."""
     generator = random.Random(0)
     for _ in range(200):
         text = "".join(generator.choices("ab \t\n\r", k=30)).strip()
@@ -235,14 +215,11 @@ def test_generate_takes_its_options_from_call_constructor_and_configuration(tran
         {"max_len_a": 0.2, "max_len_b": 3},
         {"generation_config": GenerationConfig(num_beams=2, num_return_sequences=2, max_length=9)},
     ):
-        expected = [
-            [text for text, _ in outputs] for outputs in by_hand(model, tokenizer, target_tokenizer, TEXTS, **options)
-        ]
-        constructed = TranslationPipeline(model, tokenizer, target_tokenizer, **options)
-        for results in (
-            constructed(KeyDataset([{"a": text} for text in TEXTS], "a")),
-            (translator(text, **options) for text in TEXTS),
-        ):
+        found = by_hand(model, tokenizer, target_tokenizer, TEXTS, **options)
+        expected = [[text for text, _ in outputs] for outputs in found]
+        constructed = ode.TranslationPipeline(model, tokenizer, target_tokenizer, **options)
+        data = KeyDataset([{"a": text} for text in TEXTS], "a")
+        for results in (constructed(data), (translator(text, **options) for text in TEXTS)):
             assert [[output["translation_text"] for output in outputs] for outputs in results] == expected
     with pytest.raises(ValueError, match="beam_number"):
         translator(TEXTS, beam_number=2)
@@ -251,7 +228,7 @@ def test_generate_takes_its_options_from_call_constructor_and_configuration(tran
 @pytest.fixture
 def warned(caplog, monkeypatch):
     """The messages so far, those that are to come once as often as they come, without those of unknown characters."""
-    logger = texts_ode_transformer.logger
+    logger = ode.texts_ode_transformer.logger
     monkeypatch.setattr(logger, "warning_once", logger.warning)
     own = lambda: (record.getMessage() for record in caplog.records if record.name == logger.name)  # noqa: E731
     return lambda: [message for message in own() if "no piece" not in message]
@@ -260,7 +237,7 @@ def warned(caplog, monkeypatch):
 def test_a_long_text_is_not_lost_in_silence(tokenizers, warned):
     tokenizer = tokenizers[0]
     model = make_model(tokenizer, position_embedding_type="learned", max_position_embeddings=12)
-    pipe = TextCorrectionPipeline(model, tokenizer)
+    pipe = ode.TextCorrectionPipeline(model, tokenizer)
     text = " ".join(TEXTS)
     ids = tokenizer(text)["input_ids"]
     assert len(ids) > 12
@@ -277,12 +254,12 @@ def test_a_long_text_is_not_lost_in_silence(tokenizers, warned):
         pipe(text, truncation=False)
 
     # Positions that are computed for any length have no limit, unless the tokenizer sets one.
-    pipe = TextCorrectionPipeline(make_model(tokenizer, max_position_embeddings=12), tokenizer)
+    pipe = ode.TextCorrectionPipeline(make_model(tokenizer, max_position_embeddings=12), tokenizer)
     assert pipe(text, truncation=False) != expected
     tokenizer = copy.deepcopy(tokenizer)
     tokenizer.model_max_length = 12
     for config in ({}, {"position_embedding_type": "learned", "max_position_embeddings": 40}):
-        pipe = TextCorrectionPipeline(make_model(tokenizer, **config), tokenizer)
+        pipe = ode.TextCorrectionPipeline(make_model(tokenizer, **config), tokenizer)
         with pytest.raises(ValueError, match=f"takes at most 12 tokens, but a text has {len(ids)} tokens"):
             pipe(text, truncation=False)
 
@@ -291,10 +268,10 @@ def test_a_text_over_the_trained_length_is_warned_of_and_split_if_asked(tokenize
     model = make_model(tokenizers[0])
     sentences = ["One two three.", "Four five six seven."]
     text = " ".join(sentences)
-    expected = TextCorrectionPipeline(model, tokenizers[0])(text)
+    expected = ode.TextCorrectionPipeline(model, tokenizers[0])(text)
     assert warned() == []
     model.config.trained_source_length = len(tokenizers[0](text)["input_ids"]) - 1
-    pipe = TextCorrectionPipeline(model, tokenizers[0])
+    pipe = ode.TextCorrectionPipeline(model, tokenizers[0])
     assert pipe(text) == expected
     (message,) = warned()
     assert "1 of 1 texts are longer than the longest in training (" in message and "the first with" in message
@@ -305,7 +282,7 @@ def test_a_text_over_the_trained_length_is_warned_of_and_split_if_asked(tokenize
 
 def test_an_output_that_is_cut_gives_a_warning(tokenizers, warned):
     model = make_model(tokenizers[0])
-    pipe = TranslationPipeline(model, tokenizers[0])
+    pipe = ode.TranslationPipeline(model, tokenizers[0])
     pipe(TEXTS[0])  # max_len_a and max_len_b end outputs with the end-of-sequence token
     assert warned() == []
     model.generation_config.max_len_a = model.generation_config.max_len_b = None
@@ -322,17 +299,17 @@ def test_the_package_opens_any_encoder_decoder(translator, tokenizers, tmp_path)
             config = json.loads((tmp_path / folder / "config.json").read_text())
             del config["custom_pipelines"]
             (tmp_path / folder / "config.json").write_text(json.dumps(config))
-        pipe = TranslationPipeline.from_pretrained(tmp_path / folder)
+        pipe = ode.TranslationPipeline.from_pretrained(tmp_path / folder)
         assert pipe(TEXTS) == expected
         assert len(pipe.target_tokenizer) == len(translator.target_tokenizer)
         model, tokenizer = (auto.from_pretrained(tmp_path / folder) for auto in (AutoModelForSeq2SeqLM, AutoTokenizer))
-        assert TranslationPipeline(model, tokenizer)(TEXTS) == expected
+        assert ode.TranslationPipeline(model, tokenizer)(TEXTS) == expected
         for other in (tokenizer, tmp_path / folder):
-            assert TranslationPipeline(model, tokenizer, target_tokenizer=other)(TEXTS) != expected
+            assert ode.TranslationPipeline(model, tokenizer, target_tokenizer=other)(TEXTS) != expected
     name = str(tmp_path / "published")
-    assert pipeline("translation", model=name, pipeline_class=TranslationPipeline)(TEXTS) == expected
+    assert pipeline("translation", model=name, pipeline_class=ode.TranslationPipeline)(TEXTS) == expected
     assert pipeline("translation", model=name, trust_remote_code=True)(TEXTS) == expected
-    half = TranslationPipeline.from_pretrained(name, dtype="bfloat16", device="cpu", num_beams=2)
+    half = ode.TranslationPipeline.from_pretrained(name, dtype="bfloat16", device="cpu", num_beams=2)
     assert half.model.dtype == torch.bfloat16 and half.device.type == "cpu"
     assert set(half(TEXTS[0])[0]) == {"translation_text"}
 
@@ -342,8 +319,8 @@ def test_the_package_opens_any_encoder_decoder(translator, tokenizers, tmp_path)
     torch.manual_seed(0)
     model = M2M100ForConditionalGeneration(config).eval()
     for path in (tmp_path / "m2m", tmp_path / "m2m_saved"):
-        SummarizationPipeline(model, tokenizer, max_new_tokens=5).save_pretrained(path)
-        pipe = SummarizationPipeline.from_pretrained(path, max_new_tokens=5)
+        ode.SummarizationPipeline(model, tokenizer, max_new_tokens=5).save_pretrained(path)
+        pipe = ode.SummarizationPipeline.from_pretrained(path, max_new_tokens=5)
         (((text, _),),) = by_hand(model, tokenizer, tokenizer, TEXTS[:1], max_new_tokens=5, num_beams=2)
         assert pipe(TEXTS[0], num_beams=2) == [{"summary_text": text}]
 
@@ -351,38 +328,37 @@ def test_the_package_opens_any_encoder_decoder(translator, tokenizers, tmp_path)
 def test_a_missing_target_tokenizer_is_an_error(translator, tokenizers, tmp_path):
     translator.save_pretrained(tmp_path)
     shutil.rmtree(tmp_path / TARGET_TOKENIZER)
-    with pytest.raises(
-        ValueError, match=f"{tmp_path} has its own vocabulary for the target, but no folder {TARGET_TOKENIZER}"
-    ):
-        TranslationPipeline.from_pretrained(tmp_path)
+    message = f"{tmp_path} has its own vocabulary for the target, but no folder {TARGET_TOKENIZER}"
+    with pytest.raises(ValueError, match=message):
+        ode.TranslationPipeline.from_pretrained(tmp_path)
     model = AutoModelForSeq2SeqLM.from_pretrained(tmp_path)
     model.name_or_path = "me/unreachable"
     with pytest.raises((OSError, ValueError), match="me/unreachable"):
-        TranslationPipeline(model, tokenizers[0])
+        ode.TranslationPipeline(model, tokenizers[0])
     # A model with one vocabulary needs no other tokenizer, and so no connection.
     model = make_model(tokenizers[0])
     model.name_or_path = "me/unreachable"
-    assert TranslationPipeline(model, tokenizers[0]).target_tokenizer is tokenizers[0]
+    assert ode.TranslationPipeline(model, tokenizers[0]).target_tokenizer is tokenizers[0]
     # Nor does Marian's, whose configuration gives the size of the common vocabulary twice.
     sizes = {"d_model": 16, "vocab_size": len(tokenizers[0]), "pad_token_id": 1, "decoder_start_token_id": 1}
     model = MarianMTModel(MarianConfig(**sizes, encoder_layers=1, decoder_layers=1, eos_token_id=2))
     assert model.config.decoder_vocab_size == model.config.vocab_size
-    assert TranslationPipeline(model, tokenizers[0]).target_tokenizer is tokenizers[0]
+    assert ode.TranslationPipeline(model, tokenizers[0]).target_tokenizer is tokenizers[0]
     # Or two vocabularies, both of which its tokenizer knows.
     model.config.share_encoder_decoder_embeddings = False
     with pytest.raises(ValueError, match="has its own vocabulary for the target"):
-        TranslationPipeline(model, tokenizers[0])
+        ode.TranslationPipeline(model, tokenizers[0])
     both = copy.deepcopy(tokenizers[0])
     both.separate_vocabs = True
-    assert TranslationPipeline(model, both).target_tokenizer is both
+    assert ode.TranslationPipeline(model, both).target_tokenizer is both
 
 
 def test_what_cannot_work_is_refused(translator, tokenizers, tmp_path):
-    language_model = build(OdeTransformerForCausalLM)
+    language_model = build(ode.OdeTransformerForCausalLM)
     with pytest.raises(ValueError, match="needs an encoder-decoder, not OdeTransformerForCausalLM"):
-        TranslationPipeline(language_model, tokenizers[0])
+        ode.TranslationPipeline(language_model, tokenizers[0])
     with pytest.raises(ValueError, match="needs the tokenizer"):
-        TranslationPipeline(translator.model)
+        ode.TranslationPipeline(translator.model)
     with pytest.raises(ValueError, match="method push_to_hub"):
         translator.save_pretrained(tmp_path, push_to_hub=True)
     with pytest.raises(ValueError, match="task 'ner': choose one of translation, summarization, text-correction"):

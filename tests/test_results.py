@@ -49,6 +49,16 @@ def shown(number: float, column: str) -> str:
     return f"{number:.{SCORES[column][2]}f}"
 
 
+def cells_below(document: Path, heading: str, names: dict[str, str]) -> dict[str, list[str]]:
+    """The cells of each row of such a table, by the name of its first one."""
+    rows = (list(row.values()) for row in table_below(document, heading))
+    return {names[first]: cells for first, *cells in rows}
+
+
+def interval_of(result: dict) -> str:
+    return "{:.2f} to {:.2f}".format(*result["confidence_interval"])
+
+
 def spread(values: list[float], digits: int) -> str:
     return f"{statistics.mean(values):.{digits}f} ± {statistics.stdev(values):.{digits}f}"
 
@@ -95,8 +105,8 @@ def test_means_and_deviations_are_those_of_the_seeds():
             assert row[column] == spread([score_of(run, column) for run in seeds], 2)
         told = (row["difference of test BLEU"], row["p"], row["detectable (80% power)"])
         if compared := bootstrap.get(row[""]):
-            interval = "{:.2f} to {:.2f}".format(*compared["confidence_interval"])
-            difference, power = f"{compared['difference']:.2f} ({interval})", compared["detectable_difference"]
+            difference = f"{compared['difference']:.2f} ({interval_of(compared)})"
+            power = compared["detectable_difference"]
             assert told == (difference, f"{compared['p_value']:.2f}", f"{power:.2f}") and not compared["differs"]
             assert compared["counts_seeds"]
         else:
@@ -109,15 +119,14 @@ def test_means_and_deviations_are_those_of_the_seeds():
         assert f"{min(detectable):.1f} to {max(detectable):.1f} BLEU are detectable" in words_of(page)
 
 
+OF_TRANSLATION = {"validation": "validation BLEU", "test": "test BLEU", "test perplexity": "test perplexity"}
+
+
 @pytest.mark.parametrize(
     ("part", "heading", "columns"),
     [
         ("gates_ptb", "Language model, Penn Treebank:", {"validation": "validation", "test": "test"}),
-        (
-            "gates_multi30k_en_de",
-            "Translation, Multi30k:",
-            {"validation": "validation BLEU", "test": "test BLEU", "test perplexity": "test perplexity"},
-        ),
+        ("gates_multi30k_en_de", "Translation, Multi30k:", OF_TRANSLATION),
     ],
 )
 def test_gates_are_as_open_as_was_seen(part, heading, columns):
@@ -164,9 +173,8 @@ def test_trainings_on_tatoeba_are_those_of_the_queue():
         deviations.append(f"{statistics.stdev(values[model, 'test BLEU']):.2f}")
     assert "test is {} BLEU for the residual model and {} for RK2".format(*deviations) in section
     for column in ("validation BLEU", "test perplexity"):
-        assert (
-            " and ".join(f"{statistics.mean(values[model, column]):.2f}" for model in ("residual", "RK2")) in section
-        )
+        means = [f"{statistics.mean(values[model, column]):.2f}" for model in ("residual", "RK2")]
+        assert " and ".join(means) in section
     assert values["residual", "validation BLEU"][1] > max(values["RK2", "validation BLEU"])
     # As many evaluations, with one seed.
     deepest = values["residual, 6 layers", "test BLEU"]
@@ -174,28 +182,22 @@ def test_trainings_on_tatoeba_are_those_of_the_queue():
     assert means[0] < min(deepest) and max(deepest) < means[1]
     deeper, (score,) = "residual, 6 layers", values["residual, 6 layers", "validation BLEU"]
     more, less = compared["bleu"]["residual"][deeper], compared["bleu"][deeper]["RK2"]
-    assert not more["counts_seeds"] and not more["differs"] and less["differs"] and not less["counts_seeds"]
-    for result, says in (
-        (more, "{:.2f} BLEU more than three layers ({:.2f} to {:.2f})"),
-        (less, "{:.2f} less than RK2 ({:.2f} to {:.2f})"),
-    ):
-        assert says.format(result["difference"], *result["confidence_interval"]) in section
     chrf_less = compared["chrf"][deeper]["RK2"]
-    assert (
-        "{:.2f}, is not detected ({:.2f} to {:.2f})".format(chrf_less["difference"], *chrf_less["confidence_interval"])
-        in section
-    )
+    assert not more["counts_seeds"] and not more["differs"] and less["differs"] and not less["counts_seeds"]
     assert not chrf_less["differs"] and score > max(values["RK2", "validation BLEU"])
     parameters = [runs[name]["model"]["parameters"] / 1e6 for name in ("residual6_1", "rk2_1")]
-    assert "{:.1f}M parameters instead of {:.1f}M".format(*parameters) in section
-    assert f"{bleu['detectable_difference']:.2f} is detectable" in section
-    assert (
-        "chrF is {:.2f} higher ({:.2f} to {:.2f})".format(chrf["difference"], *chrf["confidence_interval"]) in section
-    )
+    for says in (
+        f"{more['difference']:.2f} BLEU more than three layers ({interval_of(more)})",
+        f"{less['difference']:.2f} less than RK2 ({interval_of(less)})",
+        f"{chrf_less['difference']:.2f}, is not detected ({interval_of(chrf_less)})",
+        "{:.1f}M parameters instead of {:.1f}M".format(*parameters),
+        f"{bleu['detectable_difference']:.2f} is detectable",
+        f"chrF is {chrf['difference']:.2f} higher ({interval_of(chrf)})",
+    ):
+        assert says in section
     for page in (PAGE, ROOT / "README.md", ROOT / "docs" / "faq.md"):
-        text = words_of(page)
-        assert f"{bleu['difference']:.2f} BLEU more" in text
-        assert "95% interval {:.2f} to {:.2f}".format(*bleu["confidence_interval"]) in text
+        for says in (f"{bleu['difference']:.2f} BLEU more", f"95% interval {interval_of(bleu)}"):
+            assert says in words_of(page)
 
 
 def test_time_to_quality_is_that_of_the_records(tmp_path, capsys):
@@ -207,11 +209,10 @@ def test_time_to_quality_is_that_of_the_records(tmp_path, capsys):
     names = {"after the papers": "paper | rk2", "fast": "fast | rk2", "fast, with Adam (0.002)": "rates | adam_0.002"}
     names["fast, with learned weights and a step of 2"] = "fast | rk2_learned_step2"
     names |= {f"fast, with Muon ({rate})": f"rates | muon_{rate}_0.003" for rate in ("0.003", "0.012")}
-    assert printed == [
-        f"| {' | '.join([row.pop('data'), names[row.pop('recipe')], *list(row.values())[:-1]])} | "
-        f"bleu {row['test BLEU']} |"
-        for row in rows
+    cells = [
+        [row["data"], names[row["recipe"]], *list(row.values())[2:-1], f"bleu {row['test BLEU']}"] for row in rows
     ]
+    assert printed == [f"| {' | '.join(each)} |" for each in cells]
     pages = [
         words_of(ROOT / "docs" / "benchmarks.md", "## Time to quality"),
         words_of(ROOT / "docs" / "training.md", "## Faster training"),
@@ -266,9 +267,9 @@ def test_differences_in_english_french_are_those_of_the_comparison():
     section = words_of(PAGE, "### English-French")
     for name, says in (("RK2 (gate)", "RK2 (gate) has {:.2f} BLEU less"), ("residual, 6 layers", "has {:.2f} less")):
         result = compared[name]
-        assert says.format(-result["difference"]) in section and not result["differs"]
-        assert "{:.2f} to {:.2f}".format(*result["confidence_interval"]) in section
-        assert f"p {result['p_value']:.2f}" in section
+        assert not result["differs"]
+        for each in (says.format(-result["difference"]), interval_of(result), f"p {result['p_value']:.2f}"):
+            assert each in section
 
 
 def test_language_models_of_three_seeds_differ_by_welchs_test():
@@ -295,9 +296,8 @@ def test_language_models_of_three_seeds_differ_by_welchs_test():
         assert high < 0
         assert rows[name]["difference of test perplexity"] == f"{difference:.2f} ({low:.2f} to {high:.2f})"
         assert rows[name]["detectable (80% power)"] == f"{power:.2f}"
-    difference, low, high = (
-        -100 * each / statistics.mean(tested["residual"]) for each in compare("residual", "RK2")[:3]
-    )
+    mean = statistics.mean(tested["residual"])
+    difference, low, high = (-100 * each / mean for each in compare("residual", "RK2")[:3])
     for page in (PAGE, ROOT / "README.md"):
         text = words_of(page)
         assert f"{difference:.1f}% less" in text and f"95% interval {high:.1f}% to {low:.1f}%" in text
@@ -412,11 +412,9 @@ def test_the_tables_of_memory_are_those_of_their_records():
         ("## Memory over inputs of many shapes", "memory.json"),
         ("### Over 300 calls", "memory_300.json"),
     ):
-        rows, record = table_below(page, heading), read_runs(file)
-        columns = [f"call {call}" for call in record["calls"]]
-        assert [[row[""], *(row[column] for column in columns)] for row in rows] == [
-            [name, *(f"{each:.0f}" for each in resident)] for name, resident in record["MiB"].items()
-        ]
+        record = read_runs(file)
+        shown = {row[""]: [row[f"call {call}"] for call in record["calls"]] for row in table_below(page, heading)}
+        assert shown == {name: [f"{each:.0f}" for each in resident] for name, resident in record["MiB"].items()}
     half, end = read_runs("memory.json")["MiB"]["search, RK2"][-2:]
     assert end - half < 5
 
@@ -443,22 +441,18 @@ def test_distillation_is_that_of_the_record():
 
 def test_the_verdicts_tables_are_those_of_the_queue():
     page, gains = ROOT / "docs" / "verdict.md", read_runs("copying.json")
-    bits = {
-        part: {
-            name: run["metrics"]["validation"]["bits_per_byte"]
-            for name, run in read_runs(f"queue/{part}_linux_doc.json").items()
-        }
-        for part in ("verdict", "verdict_rates")
-    }
+    bits = {}
+    for part in ("verdict", "verdict_rates"):
+        runs = read_runs(f"queue/{part}_linux_doc.json")
+        bits[part] = {name: run["metrics"]["validation"]["bits_per_byte"] for name, run in runs.items()}
     names = {"Euler twice": "euler2", "RK2": "rk2", "RK2, learned weights": "rk2_learned"}
     names |= {"residual": "residual", "residual, step of 4": "residual"}
     shown, seeds = {}, {}
     for heading, ending in (("### Rates", "_{}"), ("### Lengths of a step", "_step{}_0.012")):
         for row in table_below(page, heading):
             (_, value), *cells = row.items()
-            shown |= {
-                names[scheme] + ending.format(value).replace("_step1", ""): cell for scheme, cell in cells if cell
-            }
+            suffix = ending.format(value).replace("_step1", "")
+            shown |= {names[scheme] + suffix: cell for scheme, cell in cells if cell}
     for row in table_below(page, "Residual models of other depths"):
         layers = f"{row['layers']}_layer{'s' * (row['layers'] != '1')}"
         shown[f"residual_{layers}_step{row['length']}_0.012"] = row["bits per byte"]
@@ -467,18 +461,15 @@ def test_the_verdicts_tables_are_those_of_the_queue():
         seed = row.pop("seed")
         seeds |= {f"{names[scheme]}_0.4M_{seed}": cell for scheme, cell in row.items() if cell}
     same = {value: name for name, value in bits["verdict_rates"].items()}  # first seeds are also trials
-    assert seeds == {
-        name: f"{value:.4f} ({abs(gains[same.get(value, name)]):.2f})" for name, value in bits["verdict"].items()
-    }
+    found = {name: (value, gains[same.get(value, name)]) for name, value in bits["verdict"].items()}
+    assert seeds == {name: f"{value:.4f} ({abs(gain):.2f})" for name, (value, gain) in found.items()}
 
 
 def test_the_verdicts_losses_and_gains_are_those_of_the_records():
     text, gains = words_of(ROOT / "docs" / "verdict.md"), read_runs("copying.json")
     runs = read_runs("queue/verdict_linux_doc.json")
-    first, second = (
-        {entry["step"]: entry["loss"] for entry in runs[f"residual_0.4M_{seed}"]["log_history"] if "loss" in entry}
-        for seed in (1, 2)
-    )
+    logs = (runs[f"residual_0.4M_{seed}"]["log_history"] for seed in (1, 2))
+    first, second = ({entry["step"]: entry["loss"] for entry in log if "loss" in entry} for log in logs)
     assert f"loss for 350 updates ({first[350]:.3f} and {second[350]:.3f})" in text
     assert f"it is {first[1350]:.3f}, the other's {second[1350]:.3f}" in text
     three, six = (gains[f"residual_{layers}_layers_step4_0.012"] for layers in (3, 6))
@@ -487,52 +478,36 @@ def test_the_verdicts_losses_and_gains_are_those_of_the_records():
 
 def test_the_small_encoders_are_those_of_the_queue():
     page = ROOT / "docs" / "verdict.md"
-    rates, models, both = (
-        read_runs(f"queue/{part}_multi30k_en_de_fast.json") for part in ("verdict_rates", "verdict", "verdict_both")
-    )
-    names = {
-        "residual": "residual",
-        **{f"residual, step of {length}": f"residual_step{length}" for length in (2, 4)},
-        "Euler twice": "euler2",
-        "RK2": "rk2",
-        "RK2, learned weights": "rk2_learned",
-        "RK2, gate": "rk2_gate",
-        "RK4": "rk4",
-    }
-    shown = {}
-    for row in table_below(page, "Means over the seeds"):
-        name, layers, *cells = row.values()
-        shown[f"{names[name]}_{layers}"] = cells
+    parts = ("verdict_rates", "verdict", "verdict_both")
+    rates, models, both = (read_runs(f"queue/{part}_multi30k_en_de_fast.json") for part in parts)
+    names = {"residual": "residual", "Euler twice": "euler2", "RK2": "rk2", "RK4": "rk4"}
+    names |= {"RK2, learned weights": "rk2_learned", "RK2, gate": "rk2_gate"}
+    names |= {f"residual, step of {length}": f"residual_step{length}" for length in (2, 4)}
+    rows = [list(row.values()) for row in table_below(page, "Means over the seeds")]
+    shown = {f"{names[name]}_{layers}": cells for name, layers, *cells in rows}
     assert shown == {name: scores_of_seeds(runs) for name, runs in by_model(models).items()}
     found = read_runs("verdict.json")["schemes"]
-    shown = {names[row.pop("encoder")]: list(row.values()) for row in table_below(page, "### phi")}
-    assert shown == {scheme: verdict_of_two_layers(sizes["2"]) for scheme, sizes in found.items()}
+    expected = {scheme: verdict_of_two_layers(sizes["2"]) for scheme, sizes in found.items()}
+    assert cells_below(page, "### phi", names) == expected
     shown = {}
-    for row in table_below(page, "Perplexity by the rate of Muon"):
-        name, *cells = row.values()
-        shown |= {f"{names[name]}_2_{rate}": cell for rate, cell in zip(("0.003", "0.006", "0.012"), cells) if cell}
+    for name, cells in cells_below(page, "Perplexity by the rate of Muon", names).items():
+        shown |= {f"{name}_2_{rate}": cell for rate, cell in zip(("0.003", "0.006", "0.012"), cells) if cell}
     first = {f"{name[:-2]}_0.006": run for name, run in models.items() if name.endswith("_2_1")}
-    assert shown == {
-        name: f"{run['metrics']['validation']['perplexity']:.2f}" for name, run in (rates | first).items()
-    }
+    perplexities = {name: run["metrics"]["validation"]["perplexity"] for name, run in (rates | first).items()}
+    assert shown == {name: f"{each:.2f}" for name, each in perplexities.items()}
     names = {"residual": "residual_2", "Euler twice": "euler2_2"}
     names |= {f"residual, step of {length}": f"residual_step{length}_2" for length in (2, 4)}
-    shown = {}
-    for row in table_below(page, "### Both stacks"):
-        name, *cells = row.values()
-        shown[names[name]] = cells
     both |= {name: run for name, run in models.items() if name.startswith("residual_2_")}
-    assert shown == {name: scores_of_seeds(runs) for name, runs in by_model(both).items()}
+    expected = {name: scores_of_seeds(runs) for name, runs in by_model(both).items()}
+    assert cells_below(page, "### Both stacks", names) == expected
 
 
 def verdict_of_two_layers(found: dict) -> list[str]:
     """The cells of a table: phi, its interval, the layers that two are worth, and differences of the loss."""
     interval = " to ".join(f"{end:.2f}" for end in found.get("interval", []))
     differences = [found[f"at_equal_{name}"] for name in ("parameters", "arithmetic", "seconds")]
-    return [
-        *(f"{found['phi']:.2f}", interval, f"{2 * found['equivalent_size']:.1f}"),
-        *(f"{difference:+.4f}" for difference in differences),
-    ]
+    cells = [f"{found['phi']:.2f}", interval, f"{2 * found['equivalent_size']:.1f}"]
+    return cells + [f"{difference:+.4f}" for difference in differences]
 
 
 def by_model(runs: dict[str, dict]) -> dict[str, list[dict]]:
@@ -546,9 +521,7 @@ def by_model(runs: dict[str, dict]) -> dict[str, list[dict]]:
 def scores_of_seeds(runs: list[dict]) -> list[str]:
     """The cells of a table: seeds, mean perplexity, its range, mean BLEU, mean BLEU and chrF of the test set."""
     perplexities = [run["validation"]["perplexity"] for run in runs]
-    means = [
-        statistics.mean(run[split][metric] for run in runs)
-        for split, metric in (("validation", "bleu"), ("test", "bleu"), ("test", "chrf"))
-    ]
+    scores = (("validation", "bleu"), ("test", "bleu"), ("test", "chrf"))
+    means = [statistics.mean(run[split][metric] for run in runs) for split, metric in scores]
     range_ = f"{min(perplexities):.2f} to {max(perplexities):.2f}"
     return [str(len(runs)), f"{statistics.mean(perplexities):.2f}", range_, *(f"{mean:.2f}" for mean in means)]

@@ -52,11 +52,8 @@ def test_the_readme_translates_line_by_line(example, monkeypatch, capsys):
 
 
 def test_it_translates_alike_without_the_package(tmp_path):
-    found = [
-        json.loads(run_python(TRANSLATE, tmp_path, how, str(MODEL), *SENTENCES).splitlines()[0])
-        for how in ("with", "without")
-    ]
-    for ours, theirs in zip(*found):
+    printed = (run_python(TRANSLATE, tmp_path, how, str(MODEL), *SENTENCES) for how in ("with", "without"))
+    for ours, theirs in zip(*(json.loads(text.splitlines()[0]) for text in printed)):
         assert ours["translation_text"] == theirs["translation_text"]
         assert ours["score"] == pytest.approx(theirs["score"], rel=1e-4)
 
@@ -72,9 +69,5 @@ def test_its_card_says_where_the_data_are_from_and_what_it_reaches():
     card = ModelCard.load(MODEL / "README.md")
     assert card.data.license == "cc-by-2.0" and "tatoeba.org" in card.content
     records = json.loads((ROOT / "examples" / "results" / "queue" / "tatoeba_en_de_small_fast.json").read_text())
-    (bleu,) = (
-        result.metric_value
-        for result in card.data.eval_results
-        if (result.dataset_split, result.metric_name) == ("test", "BLEU")
-    )
-    assert bleu == pytest.approx(records["rk2_1"]["metrics"]["test"]["bleu"], abs=0.01)
+    results = {(each.dataset_split, each.metric_name): each.metric_value for each in card.data.eval_results}
+    assert results["test", "BLEU"] == pytest.approx(records["rk2_1"]["metrics"]["test"]["bleu"], abs=0.01)

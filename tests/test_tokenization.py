@@ -66,9 +66,8 @@ def train_sentencepiece(texts: list[str], **options) -> bytes:
     defaults = {"bos_id": 0, "pad_id": 1, "eos_id": 2, "unk_id": 3, "vocab_size": 600, "hard_vocab_limit": False}
     defaults |= {"byte_fallback": True, "normalization_rule_name": "identity", "remove_extra_whitespaces": False}
     defaults |= {"character_coverage": 1.0, "minloglevel": 2}
-    sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(texts), model_writer=model, **{**defaults, **options}
-    )
+    options = {"sentence_iterator": iter(texts), "model_writer": model, **defaults, **options}
+    sentencepiece.SentencePieceTrainer.train(**options)
     return model.getvalue()
 
 
@@ -220,9 +219,8 @@ def test_training_twice_gives_the_same_tokenizer_and_prints_nothing(capfd):
 
 
 def test_train_passes_options_on():
-    tokenizer = OdeTransformerTokenizer.train(
-        sentences(0, 100), 400, control_symbols=["<2de>", "<2fr>"], add_dummy_prefix=False, split_digits=True
-    )
+    options = {"control_symbols": ["<2de>", "<2fr>"], "add_dummy_prefix": False, "split_digits": True}
+    tokenizer = OdeTransformerTokenizer.train(sentences(0, 100), 400, **options)
     assert tokenizer.extra_special_tokens == ["<2de>", "<2fr>"]
     assert tokenizer.convert_tokens_to_ids(["<2de>", "<2fr>"]) == [4, 5]
     assert tokenizer("<2de> man").input_ids[0] == 4
@@ -258,12 +256,8 @@ def test_train_leaves_no_text_out_for_its_length():
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
-    [
-        ({"vocab_size": 10**6}, r"1000000.* <= \d+"),
-        ({"texts": ["\ud800"]}, "surrogates"),
-        ({"colour": "red"}, "colour"),
-        ({"pad_id": 5}, "special ids"),
-    ],
+    [({"vocab_size": 10**6}, r"1000000.* <= \d+"), ({"texts": ["\ud800"]}, "surrogates")]
+    + [({"colour": "red"}, "colour"), ({"pad_id": 5}, "special ids")],
     ids=str,
 )
 def test_train_says_what_is_wrong(arguments, message):
@@ -313,9 +307,8 @@ def test_saved_tokenizer_is_unchanged_when_loaded(tmp_path, tokenizer):
 
 def test_saved_settings_hold_and_can_be_changed_when_loading(tmp_path, tokenizer, reference):
     ids = reference.encode("the man")
-    OdeTransformerTokenizer(tokenizer_object=tokenizer.backend_tokenizer, add_eos_token=False).save_pretrained(
-        tmp_path
-    )
+    plain = OdeTransformerTokenizer(tokenizer_object=tokenizer.backend_tokenizer, add_eos_token=False)
+    plain.save_pretrained(tmp_path)
     assert OdeTransformerTokenizer.from_pretrained(tmp_path)("the man").input_ids == ids
     changed = OdeTransformerTokenizer.from_pretrained(tmp_path, add_bos_token=True, add_eos_token=True)
     assert changed("the man").input_ids == [0, *ids, 2]

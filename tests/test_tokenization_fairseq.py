@@ -51,8 +51,7 @@ def sentences(count: int, seed: int) -> list[str]:
 
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory):
-    """A folder with codes that subword-nmt learned, the same as fastBPE writes them, and a dictionary without the
-    rare pieces."""
+    """Codes that subword-nmt learned, the same as fastBPE writes them, and a dictionary without the rare pieces."""
     folder = tmp_path_factory.mktemp("fairseq")
     lines = sentences(600, seed=0)
     codes = io.StringIO()

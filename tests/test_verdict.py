@@ -42,12 +42,10 @@ def made_up(noise=0.0, seeds=(1, 2, 3), experiment=0):
             count = parameters_of(width, layers)
             loss = LAW[0] + LAW[1] * (evaluations**phi * count) ** -LAW[2]
             config = {"d_model": width, "decoder_ffn_dim": 4 * width, "decoder_attention_heads": width // 32}
+            config["max_relative_position"] = 8
             for seed in seeds:
                 runs[f"{scheme}_{size}_{seed}"] = {
-                    "model": {
-                        "config": config | {"max_relative_position": 8},
-                        "function_evaluations": {"decoder": [evaluations] * layers},
-                    },
+                    "model": {"config": config, "function_evaluations": {"decoder": [evaluations] * layers}},
                     "metrics": {"validation": {"perplexity": math.exp(loss + noise * generator.normal())}},
                     "training": {"updates": 200},
                 }
@@ -125,9 +123,7 @@ def test_the_seconds_of_every_model_are_needed(module, tmp_path, capsys):
             assert untimed[scheme][size] == values
 
 
-@pytest.mark.parametrize(
-    "kept, message", [(("residual",), "only residual models"), (("rk4",), "residual models of at least three sizes")]
-)
+@pytest.mark.parametrize("kept, message", [("residual", "only residual models"), ("rk4", "of at least three sizes")])
 def test_too_few_runs_are_refused(kept, message, module):
     with pytest.raises(ValueError, match=message):
         module.verdict({name: run for name, run in made_up().items() if name.startswith(kept)})
@@ -137,9 +133,8 @@ def test_the_parameters_are_those_of_the_blocks(module):
     fields = {"decoder_ffn_dim": 256, "decoder_attention_heads": 2, "max_relative_position": 8}
     model = OdeTransformerForCausalLM(OdeTransformerDecoderConfig(d_model=64, decoder_layers=2, **fields))
     run = made_up(seeds=(1,))["residual_a_1"]
-    assert module.point_of("residual_a_1", run).parameters == sum(
-        parameter.numel() for layer in model.model.layers for parameter in layer.parameters()
-    )
+    count = sum(parameter.numel() for parameter in model.model.layers.parameters())
+    assert module.point_of("residual_a_1", run).parameters == count
 
 
 def test_the_page_has_the_phi_of_the_records(module):
@@ -154,12 +149,8 @@ def test_the_small_encoders_verdict_is_that_of_the_record(module, tmp_path):
     record, seconds = results / "queue" / "verdict_multi30k_en_de_fast.json", results / "verdict_seconds.json"
     module.main([str(record), "--seconds", str(seconds), "--output_file", str(again)])
     (made, kept) = (leaves(json.loads(path.read_text(encoding="utf-8"))) for path in (again, results / "verdict.json"))
-    assert [each if isinstance(each, float) else None for each in made] == pytest.approx(
-        [each if isinstance(each, float) else None for each in kept]
-    )
-    assert [each for each in made if not isinstance(each, float)] == [
-        each for each in kept if not isinstance(each, float)
-    ]
+    for one, other in zip(made, kept, strict=True):
+        assert one == (pytest.approx(other) if isinstance(other, float) else other)
 
 
 def test_the_page_begins_with_phi_of_the_record():
