@@ -9,12 +9,12 @@ from modeling_ode_transformer.metrics.rouge import rouge
 
 PREDICTIONS = [
     "Dogs were running through deep snow. A man waited.\nHe was cold.",
-    "The minister resigned on Monday. Her party elects another one.",
+    "The minister resigned on Monday.\nHer party elects another one.",
     "",
 ]
 REFERENCES = [
     ["A man waits . Two dogs run through the snow .", "Nobody waited.\nThe dogs ran."],
-    ["On Monday the minister resigned. The party will elect somebody."],
+    ["On Monday the minister resigned. It elects.", "Her party elects another one.\nThe minister resigned on Monday."],
     ["Nothing happened."],
 ]
 FIRST_REFERENCES = [texts[0] for texts in REFERENCES]
