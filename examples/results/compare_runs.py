@@ -109,6 +109,10 @@ QUEUE = {
     "verdict_multi30k_en_de_fast": replace(MULTI30K, baselines=("residual_2", "residual_4")),
     "verdict_rates_multi30k_en_de_fast": replace(MULTI30K, baselines=("residual_2_0.003",)),
     "verdict_both_multi30k_en_de_fast": replace(MULTI30K, baselines=("euler2_2",)),
+    **{
+        f"verdict_{surroundings}_multi30k_en_de_fast": replace(MULTI30K, baselines=("residual_2",))
+        for surroundings in ("plain", "step2", "step4", "plain_step2")
+    },
     "verdict_linux_doc": LINUX,
     "verdict_rates_linux_doc": replace(LINUX, baselines=("residual_0.006",)),
     "gates_ptb": replace(PTB, baselines=("rk2_gate",)),

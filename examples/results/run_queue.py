@@ -155,6 +155,7 @@ SMALL_BOTH = {"euler2_2": f"{RESIDUAL},steps_per_layer=2"}
 # The same question in other surroundings, of both stacks: without a history of layers, as in most models, and with
 # longer steps.
 SMALL_ELSEWHERE = {"plain": "layer_history=none,", "step2": "step_size=2,", "step4": "step_size=4,"}
+SMALL_ELSEWHERE["plain_step2"] = SMALL_ELSEWHERE["plain"] + SMALL_ELSEWHERE["step2"]
 SMALL_OTHERS = {f"residual_{n}": f"{RESIDUAL},encoder_layers={n}" for n in (2, 1, 4, 8)}
 SMALL_OTHERS |= {f"{name}_2": f"encoder_layers=2,{SMALL_ENCODERS[name]}" for name in ("euler2", "rk2", "rk4")}
 # The files of a recipe, by the names of their splits and, where they are two, sides.
