@@ -476,38 +476,53 @@ def test_the_verdicts_losses_and_gains_are_those_of_the_records():
     assert f"three layers gain {three:.2f} nats" in text and f"six gain {six:.2f} and" in text
 
 
-def test_the_small_encoders_are_those_of_the_queue():
+ENCODERS = {"residual": "residual", "Euler twice": "euler2", "RK2": "rk2", "RK4": "rk4"}
+ENCODERS |= {"RK2, learned weights": "rk2_learned", "RK2, gate": "rk2_gate"}
+ENCODERS |= {f"residual, step of {length}": f"residual_step{length}" for length in (2, 4)}
+
+
+def small_encoders(part: str) -> dict[str, dict]:
+    return read_runs(f"queue/{part}_multi30k_en_de_fast.json")
+
+
+@pytest.mark.parametrize(
+    "part, result, scores, phi",
+    [
+        ("verdict", "verdict.json", "Means over the seeds", "### phi"),
+        ("verdict_plain", "verdict_plain.json", "Means without a history", "phi from the residual models"),
+    ],
+)
+def test_the_small_encoders_are_those_of_the_queue(part, result, scores, phi):
     page = ROOT / "docs" / "verdict.md"
-    parts = ("verdict_rates", "verdict", "verdict_both")
-    rates, models, both = (read_runs(f"queue/{part}_multi30k_en_de_fast.json") for part in parts)
-    names = {"residual": "residual", "Euler twice": "euler2", "RK2": "rk2", "RK4": "rk4"}
-    names |= {"RK2, learned weights": "rk2_learned", "RK2, gate": "rk2_gate"}
-    names |= {f"residual, step of {length}": f"residual_step{length}" for length in (2, 4)}
-    rows = [list(row.values()) for row in table_below(page, "Means over the seeds")]
-    shown = {f"{names[name]}_{layers}": cells for name, layers, *cells in rows}
-    assert shown == {name: scores_of_seeds(runs) for name, runs in by_model(models).items()}
-    found = read_runs("verdict.json")["schemes"]
-    expected = {scheme: verdict_of_two_layers(sizes["2"]) for scheme, sizes in found.items()}
-    assert cells_below(page, "### phi", names) == expected
-    shown = {}
-    for name, cells in cells_below(page, "Perplexity by the rate of Muon", names).items():
+    rows = [list(row.values()) for row in table_below(page, scores)]
+    shown = {f"{ENCODERS[name]}_{layers}": cells for name, layers, *cells in rows}
+    assert shown == {name: scores_of_seeds(runs) for name, runs in by_model(small_encoders(part)).items()}
+    schemes = read_runs(result)["schemes"]
+    expected = {scheme: verdict_of_two_layers(sizes["2"]) for scheme, sizes in schemes.items()}
+    assert cells_below(page, phi, ENCODERS) == expected
+
+
+def test_the_rates_and_the_longer_steps_of_small_encoders_are_those_of_the_queue():
+    page, models, shown = ROOT / "docs" / "verdict.md", small_encoders("verdict"), {}
+    for name, cells in cells_below(page, "Perplexity by the rate of Muon", ENCODERS).items():
         shown |= {f"{name}_2_{rate}": cell for rate, cell in zip(("0.003", "0.006", "0.012"), cells) if cell}
-    first = {f"{name[:-2]}_0.006": run for name, run in models.items() if name.endswith("_2_1")}
-    perplexities = {name: run["metrics"]["validation"]["perplexity"] for name, run in (rates | first).items()}
-    assert shown == {name: f"{each:.2f}" for name, each in perplexities.items()}
-    names = {"residual": "residual_2", "Euler twice": "euler2_2"}
-    names |= {f"residual, step of {length}": f"residual_step{length}_2" for length in (2, 4)}
-    both |= {name: run for name, run in models.items() if name.startswith("residual_2_")}
-    expected = {name: scores_of_seeds(runs) for name, runs in by_model(both).items()}
-    assert cells_below(page, "### Both stacks", names) == expected
+    runs = small_encoders("verdict_rates")
+    runs |= {f"{name[:-2]}_0.006": run for name, run in models.items() if name.endswith("_2_1")}
+    assert shown == {name: f"{run['metrics']['validation']['perplexity']:.2f}" for name, run in runs.items()}
+    both = by_model(small_encoders("verdict_both") | models)
+    expected = {ENCODERS[name]: both[f"{ENCODERS[name]}_2"] for name in ("residual", "Euler twice")}
+    for length in (2, 4):
+        expected[f"residual_step{length}"] = by_model(small_encoders(f"verdict_step{length}"))["residual_2"]
+    shown = cells_below(page, "### Both stacks", ENCODERS)
+    assert shown == {name: scores_of_seeds(runs) for name, runs in expected.items()}
 
 
 def verdict_of_two_layers(found: dict) -> list[str]:
     """The cells of a table: phi, its interval, the layers that two are worth, and differences of the loss."""
     interval = " to ".join(f"{end:.2f}" for end in found.get("interval", []))
-    differences = [found[f"at_equal_{name}"] for name in ("parameters", "arithmetic", "seconds")]
+    differences = [found.get(f"at_equal_{name}") for name in ("parameters", "arithmetic", "seconds")]
     cells = [f"{found['phi']:.2f}", interval, f"{2 * found['equivalent_size']:.1f}"]
-    return cells + [f"{difference:+.4f}" for difference in differences]
+    return cells + [f"{difference:+.4f}" for difference in differences if difference is not None]
 
 
 def by_model(runs: dict[str, dict]) -> dict[str, list[dict]]:

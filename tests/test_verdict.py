@@ -144,11 +144,12 @@ def test_the_page_has_the_phi_of_the_records(module):
     assert "phi of {euler2} for Euler twice, {rk2} for RK2 and {rk2_learned} for RK2".format(**phi) in page
 
 
-def test_the_small_encoders_verdict_is_that_of_the_record(module, tmp_path):
-    results, again = EXAMPLES / "results", tmp_path / "again.json"
-    record, seconds = results / "queue" / "verdict_multi30k_en_de_fast.json", results / "verdict_seconds.json"
-    module.main([str(record), "--seconds", str(seconds), "--output_file", str(again)])
-    (made, kept) = (leaves(json.loads(path.read_text(encoding="utf-8"))) for path in (again, results / "verdict.json"))
+@pytest.mark.parametrize("name, options", [("verdict", ["--seconds", "verdict_seconds.json"]), ("verdict_plain", [])])
+def test_the_small_encoders_verdict_is_that_of_the_record(module, name, options, tmp_path, monkeypatch):
+    monkeypatch.chdir(EXAMPLES / "results")
+    record, again = Path("queue", f"{name}_multi30k_en_de_fast.json"), tmp_path / "again.json"
+    module.main([str(record), *options, "--output_file", str(again)])
+    (made, kept) = (leaves(json.loads(path.read_text(encoding="utf-8"))) for path in (again, Path(f"{name}.json")))
     for one, other in zip(made, kept, strict=True):
         assert one == (pytest.approx(other) if isinstance(other, float) else other)
 

@@ -298,13 +298,27 @@ def copying(path: Path) -> None:
 
 
 def verdict(path: Path) -> None:
-    """Validation loss of small encoders over the parameters of their layers: the means of the residual models with
-    their fit, and the schemes, each with a line to the residual model that reaches the same loss."""
-    result = read_runs("verdict.json")
-    fit, losses = result["fit"], defaultdict(list)
-    for point in result["points"]:
+    """Validation loss of small encoders over the parameters of their layers, with and without a history of layers: the
+    means of the residual models with their fit, and the schemes, each with a line to the residual model that reaches
+    the same loss."""
+    chart, axes = figure(8.4, 4.0, ncols=2, sharey=True)
+    for axis, file, title in zip(axes, ("verdict", "verdict_plain"), ("with a history of layers", "without one")):
+        result = read_runs(f"{file}.json")
+        draw_verdict(axis, result["fit"], result["points"], result["schemes"])
+        axis.set(xscale="log", xlabel="parameters of the encoder's layers", title=title)
+        ticks = sorted({point["parameters"] for point in result["points"] if point["scheme"] == "residual"})
+        axis.set_xticks(ticks, [f"{x / 1e6:.1f}M" for x in ticks], minor=False)
+        axis.xaxis.set_minor_formatter(NullFormatter())
+    axes[0].set(ylabel="validation loss, nats per token")
+    axes[0].legend(fontsize=7, frameon=False)
+    save(chart, path)
+
+
+def draw_verdict(axis, fit: dict, points: list[dict], schemes: dict) -> None:
+    """One panel of `verdict`, from a result of `verdict.py`."""
+    losses = defaultdict(list)
+    for point in points:
         losses[point["scheme"], point["parameters"]].append(point["loss"])
-    chart, axis = figure(7.2, 4.0)
     ends = [parameters for _, parameters in losses]
     line = [min(ends) * (max(ends) / min(ends)) ** (i / 100) for i in range(101)]
     fitted = [fit["floor"] + fit["scale"] * x ** -fit["exponent"] for x in line]
@@ -322,14 +336,8 @@ def verdict(path: Path) -> None:
         for x, loss in ((x, statistics.mean(each)) for (name, x), each in losses.items() if name == scheme):
             axis.scatter(x, loss, color=color, marker=marker, s=28, label=label)
             label = None
-            if (worth := result["schemes"].get(scheme, {}).get("mean", {}).get("equivalent_size")) is not None:
+            if (worth := schemes.get(scheme, {}).get("mean", {}).get("equivalent_size")) is not None:
                 axis.plot([x, x * worth], [loss, loss], ":", color=color, linewidth=0.8)
-    axis.set(xscale="log", xlabel="parameters of the encoder's layers", ylabel="validation loss, nats per token")
-    ticks = sorted({x for scheme, x in losses if scheme == "residual"})
-    axis.set_xticks(ticks, [f"{x / 1e6:.1f}M" for x in ticks], minor=False)
-    axis.xaxis.set_minor_formatter(NullFormatter())
-    axis.legend(fontsize=8, frameon=False)
-    save(chart, path)
 
 
 def gates(path: Path) -> None:

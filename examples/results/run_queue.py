@@ -370,6 +370,7 @@ def all_runs() -> list[Run]:
             **{name: TATOEBA[name] for name in ("residual", "rk2", "rk4", "rk2_gate")},
             "rk2_learned_step2": "encoder_coefficients=learned,step_size=2",
             "rk2_plain": "encoder_coefficients=fixed,layer_history=none",
+            "rk2_plain_dropout0.1": "encoder_coefficients=fixed,layer_history=none,dropout=0.1",
         },
         "ptb_fast": PTB,
     }
