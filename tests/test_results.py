@@ -208,6 +208,7 @@ def test_time_to_quality_is_that_of_the_records(tmp_path, capsys):
     rows = table_below(ROOT / "docs" / "benchmarks.md", "## Time to quality")
     names = {"after the papers": "paper | rk2", "fast": "fast | rk2", "fast, with Adam (0.002)": "rates | adam_0.002"}
     names["fast, with learned weights and a step of 2"] = "fast | rk2_learned_step2"
+    names["fast, without a history of layers"] = "fast | rk2_plain"
     names |= {f"fast, with Muon ({rate})": f"rates | muon_{rate}_0.003" for rate in ("0.003", "0.012")}
     cells = [
         [row["data"], names[row["recipe"]], *list(row.values())[2:-1], f"bleu {row['test BLEU']}"] for row in rows
