@@ -510,7 +510,7 @@ def test_the_rates_and_the_longer_steps_of_small_encoders_are_those_of_the_queue
     runs = small_encoders("verdict_rates")
     runs |= {f"{name[:-2]}_0.006": run for name, run in models.items() if name.endswith("_2_1")}
     assert shown == {name: f"{run['metrics']['validation']['perplexity']:.2f}" for name, run in runs.items()}
-    both = by_model(small_encoders("verdict_both") | models)
+    both = by_model(models | small_encoders("verdict_both"))
     expected = {ENCODERS[name]: both[f"{ENCODERS[name]}_2"] for name in ("residual", "Euler twice")}
     for length in (2, 4):
         expected[f"residual_step{length}"] = by_model(small_encoders(f"verdict_step{length}"))["residual_2"]
@@ -520,10 +520,15 @@ def test_the_rates_and_the_longer_steps_of_small_encoders_are_those_of_the_queue
 
 def verdict_of_two_layers(found: dict) -> list[str]:
     """The cells of a table: phi, its interval, the layers that two are worth, and differences of the loss."""
-    interval = " to ".join(f"{end:.2f}" for end in found.get("interval", []))
     differences = [found.get(f"at_equal_{name}") for name in ("parameters", "arithmetic", "seconds")]
-    cells = [f"{found['phi']:.2f}", interval, f"{2 * found['equivalent_size']:.1f}"]
+    layers = "∞" if found["equivalent_size"] is None else f"{2 * found['equivalent_size']:.1f}"
+    cells = [two_decimals(found["phi"]), " to ".join(map(two_decimals, found.get("interval", []))), layers]
     return cells + [f"{difference:+.4f}" for difference in differences if difference is not None]
+
+
+def two_decimals(number: float | None) -> str:
+    """JSON has None for numbers that are infinite."""
+    return "∞" if number is None else f"{number:.2f}"
 
 
 def by_model(runs: dict[str, dict]) -> dict[str, list[dict]]:

@@ -6,6 +6,7 @@ import json
 import math
 import sys
 import types
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -154,21 +155,36 @@ def test_the_small_encoders_verdict_is_that_of_the_record(module, name, options,
         assert one == (pytest.approx(other) if isinstance(other, float) else other)
 
 
-def test_the_page_begins_with_phi_of_the_record():
-    found = json.loads((EXAMPLES / "results" / "verdict.json").read_text(encoding="utf-8"))["schemes"]
-    text = " ".join(
-        (EXAMPLES.parent / "docs" / "verdict.md").read_text(encoding="utf-8").partition("\n## ")[0].split()
+def test_the_page_begins_with_the_numbers_of_the_records():
+    results = EXAMPLES / "results"
+    text = (EXAMPLES.parent / "docs" / "verdict.md").read_text(encoding="utf-8").partition("\n## ")[0]
+    text = " ".join(text.split())
+    found, plain = (
+        json.loads((results / f"{name}.json").read_text(encoding="utf-8")) for name in ("verdict", "verdict_plain")
     )
     for scheme, says in (
         ("euler2", "{} for two Euler steps"),
         ("rk2", "{} for RK2"),
         ("rk4", "of RK4 it is {}."),
-        ("residual_step2", "any further evaluation**: {} if it counted as two."),
+        ("residual_step2", "any further evaluation: {} if it counted as two."),
     ):
-        phi, (low, high) = found[scheme]["2"]["phi"], found[scheme]["2"]["interval"]
+        phi, (low, high) = (found["schemes"][scheme]["2"][name] for name in ("phi", "interval"))
         assert says.format(f"{phi:.2f} ({low:.2f} to {high:.2f})") in text
-    is_less = found["residual_step4"]["2"]["equivalent_size"] > found["rk4"]["2"]["equivalent_size"]
-    assert is_less and "four times as long has less perplexity than RK4" in text
+    assert f"phi is at least {plain['schemes']['rk2']['2']['interval'][0]:.2f} with 95% confidence" in text
+    perplexity = {}
+    for surroundings, result in (("dlcl", found), ("plain", plain)):
+        for model in {(point["scheme"], point["size"]) for point in result["points"]}:
+            losses = [point["loss"] for point in result["points"] if (point["scheme"], point["size"]) == model]
+            seeds = [math.exp(loss) for loss in losses]
+            perplexity["_".join((surroundings, *model))] = sum(seeds) / len(seeds)
+    for says in (
+        "({plain_rk2_2:.2f} and {plain_residual_8:.2f}; two residual ones {plain_residual_2:.2f})",
+        "gain next to nothing ({plain_euler2_2:.2f}, one seed)",
+        "with it eight residual layers have {dlcl_residual_8:.2f}, without it two have {plain_residual_2:.2f}",
+    ):
+        assert says.format(**perplexity) in text
+    assert perplexity["plain_rk2_2"] < perplexity["plain_residual_8"]
+    assert perplexity["plain_residual_2"] < perplexity["dlcl_residual_8"]
 
 
 def leaves(value):
