@@ -108,7 +108,9 @@ def test_unfinished_runs_and_doubled_names_are_refused(runs, tmp_path, capsys):
     results = json.loads((stopped / "all_results.json").read_text())
     trained = {name: value for name, value in results.items() if not name.startswith("predict_")}
     (stopped / "all_results.json").write_text(json.dumps(trained))
-    with pytest.raises(ValueError, match=r"all_results\.json lacks the results of --do_predict: repeat the command"):
+    with pytest.raises(
+        ValueError, match=r"all_results\.json lacks the results of --do_predict: repeat the command of the run"
+    ):
         collect_runs.main([str(stopped)])
     with pytest.raises(FileNotFoundError, match=r"There is no file .*arguments\.json, which a run writes at its end"):
         collect_runs.main([str(tmp_path)])

@@ -150,14 +150,17 @@ LONG_STEPS = {
 # The best of residual models; of the others no rate but this one has been tried.
 RATE = "0.006"
 SMALL_BEST_RATES = dict.fromkeys(("residual", *SMALL_ENCODERS), RATE)
-# Two steps in both stacks: this field knows no stack.
-SMALL_BOTH = {"euler2_2": f"{RESIDUAL},steps_per_layer=2"}
-# The same question in other surroundings, of both stacks: without a history of layers, as in most models, and with
-# longer steps.
-SMALL_ELSEWHERE = {"plain": "layer_history=none,", "step2": "step_size=2,", "step4": "step_size=4,"}
-SMALL_ELSEWHERE["plain_step2"] = SMALL_ELSEWHERE["plain"] + SMALL_ELSEWHERE["step2"]
+# The same question in other surroundings, of both stacks: with two steps, without a history of layers, as in most
+# models, and with longer steps.
 SMALL_OTHERS = {f"residual_{n}": f"{RESIDUAL},encoder_layers={n}" for n in (2, 1, 4, 8)}
 SMALL_OTHERS |= {f"{name}_2": f"encoder_layers=2,{SMALL_ENCODERS[name]}" for name in ("euler2", "rk2", "rk4")}
+SMALL_ELSEWHERE = {
+    "both": ("", {"euler2_2": f"encoder_layers=2,{RESIDUAL},steps_per_layer=2"}),
+    "plain": ("layer_history=none,", SMALL_OTHERS),
+    "step2": ("step_size=2,", SMALL_OTHERS),
+    "step4": ("step_size=4,", SMALL_OTHERS),
+    "plain_step2": ("layer_history=none,step_size=2,", SMALL_OTHERS),
+}
 # The files of a recipe, by the names of their splits and, where they are two, sides.
 FILES = {
     **dict.fromkeys(
@@ -320,22 +323,13 @@ def verdict_runs() -> list[Run]:
     ]
     runs += [
         Run(
-            f"verdict_both/{recipe}/{name}_{seed}",
-            *(recipe, seed, f"{SMALL}encoder_layers=2,{overrides}"),
-            arguments=[*SMALL_ARGUMENTS, "--muon_learning_rate", RATE],
-        )
-        for seed in SEEDS
-        for name, overrides in SMALL_BOTH.items()
-    ]
-    runs += [
-        Run(
             f"verdict_{name}/{recipe}/{encoder}_{seed}",
             *(recipe, seed, SMALL + surroundings + overrides),
             arguments=[*SMALL_ARGUMENTS, "--muon_learning_rate", RATE],
         )
-        for name, surroundings in SMALL_ELSEWHERE.items()
+        for name, (surroundings, encoders) in SMALL_ELSEWHERE.items()
         for seed in SEEDS
-        for encoder, overrides in SMALL_OTHERS.items()
+        for encoder, overrides in encoders.items()
     ]
     recipe = "tatoeba_en_de_small_fast"
     return runs + [

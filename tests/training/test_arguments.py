@@ -56,7 +56,9 @@ def test_a_recipe_does_not_run_code(values, tmp_path):
     (tmp_path / "scheme.py").write_text("raise SystemExit('it ran')")
     (tmp_path / "recipe.json").write_text(json.dumps(values))
     for argv in ([str(tmp_path / "recipe.json")], ["--recipe", str(tmp_path / "recipe.json")]):
-        with pytest.raises(ValueError, match=f"recipe.json gives {next(iter(values))}, which runs code: .* only on"):
+        with pytest.raises(
+            ValueError, match=f"recipe.json gives {next(iter(values))}, which runs code: .* only on the"
+        ):
             parse_arguments(translation.TRANSLATION, argv)
     (tmp_path / "recipe.json").write_text('{"trust_remote_code": false}')
     parse_arguments(translation.TRANSLATION, argv)
@@ -90,5 +92,7 @@ def test_words_are_counted_in_the_case_that_they_are_encoded_in():
 def test_checkpoints_of_deepspeed_are_not_averaged():
     """Its arguments cannot be made without it."""
     args = SimpleNamespace(do_train=True, deepspeed="zero3.json", weight_ema=0.0)
-    with pytest.raises(ValueError, match="--average_last_checkpoints 2 cannot average the shards of DeepSpeed's"):
+    with pytest.raises(
+        ValueError, match="--average_last_checkpoints 2 cannot average the shards of DeepSpeed's checkpoints"
+    ):
         check_average(SimpleNamespace(average_last_checkpoints=2), args)

@@ -123,7 +123,9 @@ def test_metrics_of_another_test_set_are_not_taken_for_a_seeds(files, tmp_path, 
         found = json.loads((tmp_path / "seed_1" / "all_results.json").read_text())
         assert (found["predict_samples"], found["train_loss"]) == (samples, first["runs"][0]["train_loss"])
         if samples == 60:
-            with pytest.raises(ValueError, match=r"seed_1 was trained or evaluated .*: this call has test file 1='t"):
+            with pytest.raises(
+                ValueError, match=r"seed_1 was trained or evaluated .*: this call has test file 1='test"
+            ):
                 run_classification.main(arguments(files[0], tmp_path, **options, seeds=[1, 2]))
     assert not (tmp_path / "seed_1" / "runs.json").exists()
     again = run_classification.main(arguments(files[0], tmp_path, **options, seeds=[1, 2]))["runs"]

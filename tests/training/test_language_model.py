@@ -256,5 +256,7 @@ def test_tokenizers_that_do_not_fit_are_refused(run, corpus, tmp_path):
     pieces.backend_tokenizer.pre_tokenizer = Sequence([WhitespaceSplit(), Split("o", "isolated")])
     pieces.save_pretrained(tmp_path / "pieces")
     options["tokenizer_name"] = tmp_path / "pieces"
-    with pytest.raises(ValueError, match=r"words became \d+ tokens\. .* whole words, but the tokenizer splits them"):
+    with pytest.raises(
+        ValueError, match=r"words became \d+ tokens\. The vocabulary of .* whole words, but the tokenizer splits them"
+    ):
         run_language_modeling.main(arguments(corpus, tmp_path / "out", **options))

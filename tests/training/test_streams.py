@@ -106,7 +106,9 @@ def test_a_stream_goes_on_exactly_from_every_batch(shuffled, files):
     ],
 )
 def test_a_shuffle_buffer_whose_pairs_a_resumption_would_lose_is_refused(shuffled, files):
-    with pytest.raises(ValueError, match=r"\.shuffle\(buffer_size=40\).*lost.*buffer_size=1, which shuffles"):
+    with pytest.raises(
+        ValueError, match=r"\.shuffle\(buffer_size=40\).*lost.*buffer_size=1, which shuffles the files"
+    ):
         TokenBudgetStream(shuffled(stream_of(files)), 60)
 
 

@@ -36,7 +36,9 @@ def test_a_warm_up_as_long_as_the_run(warmup, warns, corpus, tmp_path, caplog):
 def test_too_few_checkpoints_are_refused_before_training(values, held, corpus, tmp_path):
     """And as many as there will be are averaged."""
     out = tmp_path / "out"
-    with pytest.raises(ValueError, match=rf"_checkpoints {held + 1}: the run of \d+ updates will save {held} "):
+    with pytest.raises(
+        ValueError, match=rf"_checkpoints {held + 1}: the run of \d+ updates will save {held} .*{held}\."
+    ):
         run_translation.main(arguments(corpus, out, average_last_checkpoints=held + 1, **values))
     assert not (out / "trainer_state.json").exists() and not list(out.glob("checkpoint-*"))
     run_translation.main(arguments(corpus, out, average_last_checkpoints=held, **values))
