@@ -510,10 +510,9 @@ def test_the_rates_and_the_longer_steps_of_small_encoders_are_those_of_the_queue
     runs = small_encoders("verdict_rates")
     runs |= {f"{name[:-2]}_0.006": run for name, run in models.items() if name.endswith("_2_1")}
     assert shown == {name: f"{run['metrics']['validation']['perplexity']:.2f}" for name, run in runs.items()}
-    both = by_model(models | small_encoders("verdict_both"))
-    expected = {ENCODERS[name]: both[f"{ENCODERS[name]}_2"] for name in ("residual", "Euler twice")}
-    for length in (2, 4):
-        expected[f"residual_step{length}"] = by_model(small_encoders(f"verdict_step{length}"))["residual_2"]
+    parts = {"residual": models, "euler2": small_encoders("verdict_both")}
+    parts |= {f"residual_step{length}": small_encoders(f"verdict_step{length}") for length in (2, 4)}
+    expected = {name: by_model(part)["residual_2"] for name, part in parts.items()}
     shown = cells_below(page, "### Both stacks", ENCODERS)
     assert shown == {name: scores_of_seeds(runs) for name, runs in expected.items()}
 

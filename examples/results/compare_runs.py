@@ -108,10 +108,9 @@ QUEUE = {
     "verdict_tatoeba_en_de_small_fast": replace(TATOEBA, baselines=("residual_3", "residual_6")),
     "verdict_multi30k_en_de_fast": replace(MULTI30K, baselines=("residual_2", "residual_4")),
     "verdict_rates_multi30k_en_de_fast": replace(MULTI30K, baselines=("residual_2_0.003",)),
-    "verdict_both_multi30k_en_de_fast": replace(MULTI30K, baselines=("euler2_2",)),
     **{
         f"verdict_{surroundings}_multi30k_en_de_fast": replace(MULTI30K, baselines=("residual_2",))
-        for surroundings in ("plain", "step2", "step4", "plain_step2")
+        for surroundings in ("both", "plain", "step2", "step4", "plain_step2", "plain_dropout0")
     },
     "verdict_linux_doc": LINUX,
     "verdict_rates_linux_doc": replace(LINUX, baselines=("residual_0.006",)),

@@ -128,38 +128,42 @@ BEST_RATES = dict.fromkeys(("residual", "euler2", "rk2", "rk2_learned"), "0.012"
 VERDICT_STEPS = ("2", "4", "8")
 BEST_STEPS = {"residual": "4", "euler2": "1", "rk2": "1", "rk2_learned": "1"}
 # Small encoders, in trainings of a few minutes, which vary less with the seed than the smallest language models.
-SMALL = "d_model=128,encoder_ffn_dim=512,decoder_ffn_dim=512,decoder_layers=2,dropout=0.1,"
-SMALL_ARGUMENTS = [*SHORT, *MUON, "--vocab_size", "2000"]
+SMALL = {"d_model": 128, "encoder_ffn_dim": 512, "decoder_ffn_dim": 512, "decoder_layers": 2, "dropout": 0.1}
+SMALL_ARGUMENTS = [*SHORT, *MUON, "--vocab_size", "2000", "--muon_learning_rate"]
 SMALL_RATES = ("0.003", "0.006", "0.012")
-SMALL_ENCODERS = {
-    "euler2": "encoder_coefficients=ones",  # y + F(y) + F(y + F(y)): two Euler steps, of the encoder only
-    "rk2": "encoder_coefficients=fixed",
-    "rk2_learned": "encoder_coefficients=learned",
-    "rk2_gate": "encoder_coefficients=gate",
-    "rk4": "encoder_solver=rk4,encoder_coefficients=fixed",
+SMALL_RATE = "0.006"  # the best of residual models; of the others no rate but this one has been tried
+
+
+def same_state(evaluations: int) -> dict[str, object]:
+    """The mean of several evaluations at the same state; with dropout each has its own."""
+    return {"encoder_solver": {"a": [[0] * i for i in range(evaluations)], "b": [1 / evaluations] * evaluations}}
+
+
+SMALL_SCHEMES = {
+    "residual": {"encoder_solver": "euler", "encoder_coefficients": "fixed"},
+    "euler2": {"encoder_coefficients": "ones"},  # y + F(y) + F(y + F(y)): two Euler steps, of the encoder only
+    "rk2": {"encoder_coefficients": "fixed"},
+    "rk2_learned": {"encoder_coefficients": "learned"},
+    "rk2_gate": {"encoder_coefficients": "gate"},
+    "rk4": {"encoder_solver": "rk4", "encoder_coefficients": "fixed"},
+    # Longer residual steps of the encoder only: each evaluation has a weight of 1.
+    **{f"residual_step{i}": same_state(i) | {"encoder_coefficients": "ones"} for i in (2, 4)},
+    # RK2's two evaluations with two draws of dropout, but without its second state.
+    "residual_twice": same_state(2) | {"encoder_coefficients": "fixed"},
 }
-# Residual steps that are longer in the encoder only: stages at the same state, each of weight 1.
-LONG_STEPS = {
-    f"residual_step{length}": (
-        '{"d_model": 128, "encoder_ffn_dim": 512, "decoder_ffn_dim": 512, "decoder_layers": 2, "dropout": 0.1, '
-        f'"encoder_layers": 2, "encoder_coefficients": "ones", "encoder_solver": {json.dumps(same_state)}}}'
-    )
-    for length in (2, 4)
-    for same_state in [{"a": [[0] * i for i in range(length)], "b": [1 / length] * length}]
-}
-# The best of residual models; of the others no rate but this one has been tried.
-RATE = "0.006"
-SMALL_BEST_RATES = dict.fromkeys(("residual", *SMALL_ENCODERS), RATE)
-# The same question in other surroundings, of both stacks: with two steps, without a history of layers, as in most
-# models, and with longer steps.
-SMALL_OTHERS = {f"residual_{n}": f"{RESIDUAL},encoder_layers={n}" for n in (2, 1, 4, 8)}
-SMALL_OTHERS |= {f"{name}_2": f"encoder_layers=2,{SMALL_ENCODERS[name]}" for name in ("euler2", "rk2", "rk4")}
+SMALL_ENCODERS = {f"{name}_2": scheme for name, scheme in SMALL_SCHEMES.items()}
+SMALL_ENCODERS |= {f"residual_{n}": SMALL_SCHEMES["residual"] | {"encoder_layers": n} for n in (1, 3, 4, 6, 8)}
+# Some of them in other surroundings, of both stacks: with two steps, with longer ones, without a history of layers, as
+# in most models, and without dropout.
+NO_HISTORY = {"layer_history": "none"}
+FEW = ("residual_2", "rk2_2", "residual_1", "residual_8")
 SMALL_ELSEWHERE = {
-    "both": ("", {"euler2_2": f"encoder_layers=2,{RESIDUAL},steps_per_layer=2"}),
-    "plain": ("layer_history=none,", SMALL_OTHERS),
-    "step2": ("step_size=2,", SMALL_OTHERS),
-    "step4": ("step_size=4,", SMALL_OTHERS),
-    "plain_step2": ("layer_history=none,step_size=2,", SMALL_OTHERS),
+    "both": ({"steps_per_layer": 2}, FEW[:1]),
+    "step2": ({"step_size": 2}, FEW[:1]),
+    "step4": ({"step_size": 4}, FEW[:1]),
+    "plain": (NO_HISTORY, SMALL_ENCODERS),
+    "plain_step2": (NO_HISTORY | {"step_size": 2}, FEW),
+    "plain_dropout0": (NO_HISTORY | {"dropout": 0.0}, FEW),
 }
 # The files of a recipe, by the names of their splits and, where they are two, sides.
 FILES = {
@@ -262,6 +266,11 @@ def sizes_of_decoder(size: str) -> str:
     return f"d_model={width},decoder_layers={layers},decoder_ffn_dim={4 * width},decoder_attention_heads={heads},"
 
 
+def small_run(name: str, seed: int, fields: dict[str, object], rate: str = SMALL_RATE) -> Run:
+    overrides = json.dumps(SMALL | {"encoder_layers": 2} | fields)
+    return Run(name, "multi30k_en_de_fast", seed, overrides, arguments=[*SMALL_ARGUMENTS, rate])
+
+
 def verdict_runs() -> list[Run]:
     """The rates of each scheme and the lengths of its step; then, for schemes whose best ones are known, small sizes
     first, each with all seeds."""
@@ -295,41 +304,19 @@ def verdict_runs() -> list[Run]:
         for name, step in BEST_STEPS.items()
     ]
     recipe = "multi30k_en_de_fast"
-    encoders = {f"{name}_2": f"{SMALL}encoder_layers=2,{scheme}" for name, scheme in SMALL_ENCODERS.items()}
-    encoders |= {f"residual_{layers}": f"{SMALL}{RESIDUAL},encoder_layers={layers}" for layers in (2, 1, 3, 4, 6, 8)}
-    encoders |= {f"{name}_2": overrides for name, overrides in LONG_STEPS.items()}
     runs += [
-        Run(
-            f"verdict_rates/{recipe}/{name}_2_{rate}",
-            *(recipe, 1, encoders[f"{name}_2"]),
-            arguments=[*SMALL_ARGUMENTS, "--muon_learning_rate", rate],
-        )
-        for name, best in SMALL_BEST_RATES.items()
+        small_run(f"verdict_rates/{recipe}/{name}_2_{rate}", 1, scheme, rate)
+        for name, scheme in SMALL_SCHEMES.items()
         for rate in SMALL_RATES
-        if rate != best
+        if rate != SMALL_RATE
     ]
+    parts = {"verdict": ({}, SMALL_ENCODERS)}
+    parts |= {f"verdict_{name}": surroundings for name, surroundings in SMALL_ELSEWHERE.items()}
     runs += [
-        Run(
-            f"verdict/{recipe}/{name}_{seed}",
-            *(recipe, seed, overrides),
-            arguments=[
-                *SMALL_ARGUMENTS,
-                "--muon_learning_rate",
-                SMALL_BEST_RATES.get(name[:-2], RATE),
-            ],
-        )
+        small_run(f"{part}/{recipe}/{name}_{seed}", seed, fields | SMALL_ENCODERS[name])
+        for part, (fields, names) in parts.items()
         for seed in SEEDS
-        for name, overrides in encoders.items()
-    ]
-    runs += [
-        Run(
-            f"verdict_{name}/{recipe}/{encoder}_{seed}",
-            *(recipe, seed, SMALL + surroundings + overrides),
-            arguments=[*SMALL_ARGUMENTS, "--muon_learning_rate", RATE],
-        )
-        for name, (surroundings, encoders) in SMALL_ELSEWHERE.items()
-        for seed in SEEDS
-        for encoder, overrides in encoders.items()
+        for name in names
     ]
     recipe = "tatoeba_en_de_small_fast"
     return runs + [
