@@ -206,10 +206,11 @@ def test_time_to_quality_is_that_of_the_records(tmp_path, capsys):
     assert time_to_quality.main(["--output_file", str(tmp_path / "again.json")]) == record
     printed = [line for line in capsys.readouterr().out.splitlines() if re.search("rk2|adam|muon", line)]
     rows = table_below(ROOT / "docs" / "benchmarks.md", "## Time to quality")
-    names = {"after the papers": "paper | rk2", "fast": "fast | rk2", "fast, with Adam (0.002)": "rates | adam_0.002"}
-    names["fast, with learned weights and a step of 2"] = "fast | rk2_learned_step2"
-    names["fast, without a history of layers"] = "fast | rk2_plain"
-    names |= {f"fast, with Muon ({rate})": f"rates | muon_{rate}_0.003" for rate in ("0.003", "0.012")}
+    names = {"after the papers": "paper | rk2", "fast": "fast | rk2", "fast, as at first": "fast | rk2_dlcl_dropout0.2"}
+    names["fast, with a dropout of 0.2"] = "fast | rk2_dropout0.2"
+    names["at first, with learned weights and a step of 2"] = "fast | rk2_learned_step2"
+    names["at first, with Adam (0.002)"] = "rates | adam_0.002"
+    names |= {f"at first, with Muon ({rate})": f"rates | muon_{rate}_0.003" for rate in ("0.003", "0.012")}
     cells = [
         [row["data"], names[row["recipe"]], *list(row.values())[2:-1], f"bleu {row['test BLEU']}"] for row in rows
     ]
@@ -479,6 +480,7 @@ def test_the_verdicts_losses_and_gains_are_those_of_the_records():
 
 ENCODERS = {"residual": "residual", "Euler twice": "euler2", "RK2": "rk2", "RK4": "rk4"}
 ENCODERS |= {"RK2, learned weights": "rk2_learned", "RK2, gate": "rk2_gate"}
+ENCODERS["residual, twice at one state"] = "residual_twice"
 ENCODERS |= {f"residual, step of {length}": f"residual_step{length}" for length in (2, 4)}
 
 
@@ -490,7 +492,8 @@ def small_encoders(part: str) -> dict[str, dict]:
     "part, result, scores, phi",
     [
         ("verdict", "verdict.json", "Means over the seeds", "### phi"),
-        ("verdict_plain", "verdict_plain.json", "Means without a history", "phi from the residual models"),
+        ("verdict_plain", "verdict_plain.json", "Means without a history", "phi without a history"),
+        ("verdict_plain_dropout0", "verdict_plain_dropout0.json", "Means without dropout", "phi without dropout"),
     ],
 )
 def test_the_small_encoders_are_those_of_the_queue(part, result, scores, phi):

@@ -298,11 +298,12 @@ def copying(path: Path) -> None:
 
 
 def verdict(path: Path) -> None:
-    """Validation loss of small encoders over the parameters of their layers, with and without a history of layers: the
-    means of the residual models with their fit, and the schemes, each with a line to the residual model that reaches
-    the same loss."""
-    chart, axes = figure(8.4, 4.0, ncols=2, sharey=True)
-    for axis, file, title in zip(axes, ("verdict", "verdict_plain"), ("with a history of layers", "without one")):
+    """Validation loss of small encoders over the parameters of their layers, with a history of layers, without, and
+    without dropout: the means of the residual models with their fit, and the schemes, each with a line to the residual
+    model that reaches the same loss."""
+    chart, axes = figure(10.5, 4.0, ncols=3, sharey=True)
+    titles = {"verdict": "history of layers", "verdict_plain": "none", "verdict_plain_dropout0": "none, no dropout"}
+    for axis, (file, title) in zip(axes, titles.items()):
         result = read_runs(f"{file}.json")
         draw_verdict(axis, result["fit"], result["points"], result["schemes"])
         axis.set(xscale="log", xlabel="parameters of the encoder's layers", title=title)
@@ -325,6 +326,7 @@ def draw_verdict(axis, fit: dict, points: list[dict], schemes: dict) -> None:
     axis.plot(line, fitted, color=LIGHT, zorder=0, label="fit of the residual models")
     for scheme, label, color, marker in (
         ("residual", "residual", GREY, "o"),
+        ("residual_twice", "residual, twice at one state", GREY, "1"),
         ("residual_step2", "residual, step of 2", GREY, "x"),
         ("residual_step4", "residual, step of 4", GREY, "+"),
         ("euler2", "Euler twice", "#38a169", "s"),

@@ -68,7 +68,9 @@ SHORT += ["--save_strategy", "steps", "--save_total_limit", "1", "--load_best_mo
 DEEP_ARGUMENTS = [*SHORT, *MUON, "--max_steps", "300", "--warmup_steps", "50", "--max_eval_samples", "1000"]
 DEEP_ARGUMENTS += ["--per_device_eval_batch_size", "1000", "--loss_chunk_size", "0"]
 DEEP_ARGUMENTS += ["--muon_learning_rate", "0.004", "--learning_rate", "0.002"]
-# Two optimizers on a fast recipe, each at five rates: Muon's, that of the other parameters with Muon, and Adam's.
+# The fast recipe of Multi30k as it was at first.
+FIRST_FAST = "layer_history=learned_dense,dropout=0.2"
+# Two optimizers on it, each at five rates: Muon's, that of the other parameters with Muon, and Adam's.
 RATES = {
     f"muon_{rate}_{other}": ["--muon_learning_rate", rate, "--learning_rate", other]
     for rate, other in (
@@ -129,9 +131,10 @@ VERDICT_STEPS = ("2", "4", "8")
 BEST_STEPS = {"residual": "4", "euler2": "1", "rk2": "1", "rk2_learned": "1"}
 # Small encoders, in trainings of a few minutes, which vary less with the seed than the smallest language models.
 SMALL = {"d_model": 128, "encoder_ffn_dim": 512, "decoder_ffn_dim": 512, "decoder_layers": 2, "dropout": 0.1}
-SMALL_ARGUMENTS = [*SHORT, *MUON, "--vocab_size", "2000", "--muon_learning_rate"]
+SMALL["layer_history"] = "learned_dense"
 SMALL_RATES = ("0.003", "0.006", "0.012")
 SMALL_RATE = "0.006"  # the best of residual models; of the others no rate but this one has been tried
+SMALL_ARGUMENTS = [*SHORT, *MUON, "--vocab_size", "2000", "--muon_learning_rate", SMALL_RATE]
 
 
 def same_state(evaluations: int) -> dict[str, object]:
@@ -154,16 +157,16 @@ SMALL_SCHEMES = {
 SMALL_ENCODERS = {f"{name}_2": scheme for name, scheme in SMALL_SCHEMES.items()}
 SMALL_ENCODERS |= {f"residual_{n}": SMALL_SCHEMES["residual"] | {"encoder_layers": n} for n in (1, 3, 4, 6, 8)}
 # Some of them in other surroundings, of both stacks: with two steps, with longer ones, without a history of layers, as
-# in most models, and without dropout.
-NO_HISTORY = {"layer_history": "none"}
+# in most models, and without dropout, whose draws further evaluations average.
+NO_HISTORY, NO_DROPOUT = {"layer_history": "none"}, {"dropout": 0.0}
 FEW = ("residual_2", "rk2_2", "residual_1", "residual_8")
 SMALL_ELSEWHERE = {
     "both": ({"steps_per_layer": 2}, FEW[:1]),
     "step2": ({"step_size": 2}, FEW[:1]),
     "step4": ({"step_size": 4}, FEW[:1]),
+    "dropout0": (NO_DROPOUT, FEW),
     "plain": (NO_HISTORY, SMALL_ENCODERS),
-    "plain_step2": (NO_HISTORY | {"step_size": 2}, FEW),
-    "plain_dropout0": (NO_HISTORY | {"dropout": 0.0}, FEW),
+    "plain_dropout0": (NO_HISTORY | NO_DROPOUT, [name for name in SMALL_ENCODERS if name != "residual_twice_2"]),
 }
 # The files of a recipe, by the names of their splits and, where they are two, sides.
 FILES = {
@@ -266,9 +269,9 @@ def sizes_of_decoder(size: str) -> str:
     return f"d_model={width},decoder_layers={layers},decoder_ffn_dim={4 * width},decoder_attention_heads={heads},"
 
 
-def small_run(name: str, seed: int, fields: dict[str, object], rate: str = SMALL_RATE) -> Run:
+def small_run(part: str, recipe: str, name: str, seed: int, fields: dict[str, object], *more: str) -> Run:
     overrides = json.dumps(SMALL | {"encoder_layers": 2} | fields)
-    return Run(name, "multi30k_en_de_fast", seed, overrides, arguments=[*SMALL_ARGUMENTS, rate])
+    return Run(f"{part}/{recipe}/{name}", recipe, seed, overrides, arguments=[*SMALL_ARGUMENTS, *more])
 
 
 def verdict_runs() -> list[Run]:
@@ -305,7 +308,7 @@ def verdict_runs() -> list[Run]:
     ]
     recipe = "multi30k_en_de_fast"
     runs += [
-        small_run(f"verdict_rates/{recipe}/{name}_2_{rate}", 1, scheme, rate)
+        small_run("verdict_rates", recipe, f"{name}_2_{rate}", 1, scheme, "--muon_learning_rate", rate)
         for name, scheme in SMALL_SCHEMES.items()
         for rate in SMALL_RATES
         if rate != SMALL_RATE
@@ -313,12 +316,20 @@ def verdict_runs() -> list[Run]:
     parts = {"verdict": ({}, SMALL_ENCODERS)}
     parts |= {f"verdict_{name}": surroundings for name, surroundings in SMALL_ELSEWHERE.items()}
     runs += [
-        small_run(f"{part}/{recipe}/{name}_{seed}", seed, fields | SMALL_ENCODERS[name])
+        small_run(part, recipe, f"{name}_{seed}", seed, fields | SMALL_ENCODERS[name])
         for part, (fields, names) in parts.items()
         for seed in SEEDS
         for name in names
     ]
-    recipe = "tatoeba_en_de_small_fast"
+    recipe = "tatoeba_en_de_small_fast"  # other sentences, and nearly six times as many
+    runs += [
+        small_run(
+            *("verdict_plain_dropout0", recipe, f"{name}_{seed}", seed),
+            *(NO_HISTORY | NO_DROPOUT | SMALL_ENCODERS[name], "--num_train_epochs", "2"),
+        )
+        for seed in SEEDS
+        for name in FEW
+    ]
     return runs + [
         Run(f"verdict/{recipe}/{name}_{seed}", recipe, seed, overrides)
         for seed in SEEDS
@@ -349,9 +360,10 @@ def all_runs() -> list[Run]:
         "tatoeba_en_de_small_fast": {name: TATOEBA[name] for name in ("residual", "rk2", "rk2_gate")},
         "multi30k_en_de_fast": {
             **{name: TATOEBA[name] for name in ("residual", "rk2", "rk4", "rk2_gate")},
-            "rk2_learned_step2": "encoder_coefficients=learned,step_size=2",
-            "rk2_plain": "encoder_coefficients=fixed,layer_history=none",
-            "rk2_plain_dropout0.1": "encoder_coefficients=fixed,layer_history=none,dropout=0.1",
+            "rk2_dropout0": "encoder_coefficients=fixed,dropout=0.0",
+            "rk2_dropout0.2": "encoder_coefficients=fixed,dropout=0.2",
+            "rk2_dlcl_dropout0.2": f"encoder_coefficients=fixed,{FIRST_FAST}",
+            "rk2_learned_step2": f"encoder_coefficients=learned,step_size=2,{FIRST_FAST}",
         },
         "ptb_fast": PTB,
     }
@@ -362,7 +374,7 @@ def all_runs() -> list[Run]:
         for name, overrides in models.items()
     ]
     recipe = "multi30k_en_de_fast"
-    runs += [Run(f"rates/{recipe}/{name}_1", recipe, 1, arguments=rates) for name, rates in RATES.items()]
+    runs += [Run(f"rates/{recipe}/{name}_1", recipe, 1, FIRST_FAST, arguments=rates) for name, rates in RATES.items()]
     runs += [
         Run(f"multi30k_en_fr/{name}_{seed}", "multi30k_en_fr", seed, overrides, needs_gpu=True)
         for seed in SEEDS

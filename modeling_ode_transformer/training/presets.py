@@ -69,8 +69,8 @@ PRESETS = {
             "small",
             10_000,
             {
-                **{**SEQ2SEQ, "config_overrides": seq2seq_model(256, 3, 4, 1024, 0.2), "vocab_size": 8000},
-                **{"max_tokens_per_batch": 2700, "num_train_epochs": 6},
+                **{**SEQ2SEQ, "vocab_size": 8000, "max_tokens_per_batch": 2700, "num_train_epochs": 6},
+                "config_overrides": seq2seq_model(256, 3, 4, 1024, 0.1) | {"layer_history": "none"},
             },
         ),
         Preset(
