@@ -206,7 +206,11 @@ def test_time_to_quality_is_that_of_the_records(tmp_path, capsys):
     assert time_to_quality.main(["--output_file", str(tmp_path / "again.json")]) == record
     printed = [line for line in capsys.readouterr().out.splitlines() if re.search("rk2|adam|muon", line)]
     rows = table_below(ROOT / "docs" / "benchmarks.md", "## Time to quality")
-    names = {"after the papers": "paper | rk2", "fast": "fast | rk2", "fast, as at first": "fast | rk2_dlcl_dropout0.2"}
+    names = {
+        "after the papers": "paper | rk2",
+        "fast": "fast | rk2",
+        "fast, as at first": "fast | rk2_dlcl_dropout0.2",
+    }
     names["fast, with a dropout of 0.2"] = "fast | rk2_dropout0.2"
     names["at first, with learned weights and a step of 2"] = "fast | rk2_learned_step2"
     names["at first, with Adam (0.002)"] = "rates | adam_0.002"

@@ -182,12 +182,14 @@ def test_the_page_begins_with_the_numbers_of_the_records():
             seeds = [math.exp(loss) for loss in losses]
             perplexity["_".join((surroundings, *model))] = sum(seeds) / len(seeds)
     of_rk2 = dry["schemes"]["rk2"]["2"]
+    dry_euler2 = dry["schemes"]["euler2"]["2"]["phi"]
     less = 1 - math.exp(-of_rk2["at_equal_arithmetic"])
     of_gain = [perplexity["plain_residual_2"] - perplexity[f"plain_{name}_2"] for name in ("residual_twice", "rk2")]
     for says in (
         f"two layers of RK2 are worth {2 * of_rk2['equivalent_size']:.1f} residual layers",
         "Their perplexity is {dry_rk2_2:.2f}; two residual layers have {dry_residual_2:.2f}, eight "
-        f"{{dry_residual_8:.2f}}. At equal arithmetic residual layers have {less:.1%} less.",
+        f"{{dry_residual_8:.2f}}. At equal arithmetic residual layers have {less:.1%} less. Two Euler steps, "
+        f"with the same number of evaluations, are better: {{dry_euler2_2:.2f}}, phi {dry_euler2:.2f}",
         "RK2 has {plain_rk2_2:.2f}, less than eight residual layers ({plain_residual_8:.2f}; two "
         "{plain_residual_2:.2f})",
         "takes the mean has {plain_residual_twice_2:.2f}: "
