@@ -302,7 +302,8 @@ def verdict(path: Path) -> None:
     without dropout: the means of the residual models with their fit, and the schemes, each with a line to the residual
     model that reaches the same loss."""
     chart, axes = figure(10.5, 4.0, ncols=3, sharey=True)
-    titles = {"verdict": "history of layers", "verdict_plain": "none", "verdict_plain_dropout0": "none, no dropout"}
+    titles = {"verdict": "history of layers", "verdict_plain": "no history"}
+    titles["verdict_plain_dropout0"] = "no history, no dropout"
     for axis, (file, title) in zip(axes, titles.items()):
         result = read_runs(f"{file}.json")
         draw_verdict(axis, result["fit"], result["points"], result["schemes"])
@@ -311,7 +312,8 @@ def verdict(path: Path) -> None:
         axis.set_xticks(ticks, [f"{x / 1e6:.1f}M" for x in ticks], minor=False)
         axis.xaxis.set_minor_formatter(NullFormatter())
     axes[0].set(ylabel="validation loss, nats per token")
-    axes[0].legend(fontsize=7, frameon=False)
+    labelled = {label: handle for axis in axes for handle, label in zip(*axis.get_legend_handles_labels())}
+    axes[2].legend(labelled.values(), labelled.keys(), fontsize=7, frameon=False)
     save(chart, path)
 
 
