@@ -199,6 +199,8 @@ def test_the_page_begins_with_the_numbers_of_the_records():
     ):
         assert says.format(**perplexity) in text
     assert perplexity["plain_rk2_2"] < perplexity["plain_residual_8"]
+    dry_order = [perplexity[f"dry_{name}"] for name in ("residual_8", "euler2_2", "rk2_2", "residual_2")]
+    assert dry_order == sorted(dry_order)
     assert perplexity["plain_residual_2"] < perplexity["dlcl_residual_8"]
 
 

@@ -130,8 +130,8 @@ BEST_RATES = dict.fromkeys(("residual", "euler2", "rk2", "rk2_learned"), "0.012"
 VERDICT_STEPS = ("2", "4", "8")
 BEST_STEPS = {"residual": "4", "euler2": "1", "rk2": "1", "rk2_learned": "1"}
 # Small encoders, in trainings of a few minutes, which vary less with the seed than the smallest language models.
-SMALL = {"d_model": 128, "encoder_ffn_dim": 512, "decoder_ffn_dim": 512, "decoder_layers": 2, "dropout": 0.1}
-SMALL["layer_history"] = "learned_dense"
+SMALL = {"d_model": 128, "encoder_ffn_dim": 512, "decoder_ffn_dim": 512, "encoder_layers": 2, "decoder_layers": 2}
+SMALL |= {"layer_history": "learned_dense", "dropout": 0.1}
 SMALL_RATES = ("0.003", "0.006", "0.012")
 SMALL_RATE = "0.006"  # the best of residual models; of the others no rate but this one has been tried
 SMALL_ARGUMENTS = [*SHORT, *MUON, "--vocab_size", "2000", "--muon_learning_rate", SMALL_RATE]
@@ -270,8 +270,9 @@ def sizes_of_decoder(size: str) -> str:
 
 
 def small_run(part: str, recipe: str, name: str, seed: int, fields: dict[str, object], *more: str) -> Run:
-    overrides = json.dumps(SMALL | {"encoder_layers": 2} | fields)
-    return Run(f"{part}/{recipe}/{name}", recipe, seed, overrides, arguments=[*SMALL_ARGUMENTS, *more])
+    return Run(
+        f"{part}/{recipe}/{name}", recipe, seed, json.dumps(SMALL | fields), arguments=[*SMALL_ARGUMENTS, *more]
+    )
 
 
 def verdict_runs() -> list[Run]:
