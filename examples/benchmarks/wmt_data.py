@@ -61,7 +61,7 @@ def measure_preparation(path: Path, folder: Path, tokenizer) -> dict:
     return {
         "pairs": pairs,
         "target_tokens": int(pair_lengths(open_rows(folder))[:, 1].sum()),
-        "seconds": round(seconds, 1),
+        "seconds": round(seconds, 3),
         "pairs_per_cpu_second": round(pairs / cpu),
         "peak_mb": peak_mb(),
         "mb_on_disk": round((folder / ROWS).stat().st_size / 1e6),
@@ -83,7 +83,7 @@ def measure_map(path: Path, folder: Path, tokenizer, processes: int) -> float:
     rows = datasets.load_dataset("csv", data_files=str(path), split="train", cache_dir=str(folder), **table)
     options = {"num_proc": processes if processes > 1 else None, "remove_columns": ["source", "target"]}
     rows.map(encode, batched=True, with_indices=True, features=features(tokenizer, tokenizer), **options)
-    return round(time.perf_counter() - start, 1)
+    return round(time.perf_counter() - start, 3)
 
 
 def measure_sampler(count: int, max_tokens: int) -> dict:
@@ -100,8 +100,8 @@ def measure_sampler(count: int, max_tokens: int) -> dict:
         "pairs": count,
         "batches": sampler.batches_per_epoch,
         "padding": round(sampler.report()["padding"], 4),
-        "seconds": round(made - start, 1),
-        "seconds_of_an_epoch": round(time.perf_counter() - made, 1),
+        "seconds": round(made - start, 3),
+        "seconds_of_an_epoch": round(time.perf_counter() - made, 3),
         "peak_mb": peak_mb(),
     }
 

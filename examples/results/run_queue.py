@@ -358,7 +358,11 @@ def all_runs() -> list[Run]:
         for name, overrides in DEEP.items()
     ]
     fast = {
-        "tatoeba_en_de_small_fast": {name: TATOEBA[name] for name in ("residual", "rk2", "rk2_gate")},
+        "tatoeba_en_de_small_fast": {
+            **{name: TATOEBA[name] for name in ("residual", "rk2", "rk2_gate")},
+            "rk2_dropout0": "encoder_coefficients=fixed,dropout=0.0",
+            "rk2_dlcl": "encoder_coefficients=fixed,layer_history=learned_dense",
+        },
         "multi30k_en_de_fast": {
             **{name: TATOEBA[name] for name in ("residual", "rk2", "rk4", "rk2_gate")},
             "rk2_dropout0": "encoder_coefficients=fixed,dropout=0.0",
