@@ -495,7 +495,7 @@ def small_encoders(part: str) -> dict[str, dict]:
 @pytest.mark.parametrize(
     "part, result, scores, phi",
     [
-        ("verdict", "verdict.json", "Means over the seeds", "### phi"),
+        ("verdict", "verdict.json", "Means with a history", "phi with a history"),
         ("verdict_plain", "verdict_plain.json", "Means without a history", "phi without a history"),
         ("verdict_plain_dropout0", "verdict_plain_dropout0.json", "Means without dropout", "phi without dropout"),
     ],
