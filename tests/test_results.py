@@ -401,11 +401,11 @@ def test_the_table_of_large_data_is_that_of_its_record():
     made, sampler, loader = (record[name] for name in ("preparation", "sampler", "loader"))
     assert [row["value"] for row in table_below(ROOT / "docs" / "benchmarks.md", "## Data of WMT's size")] == [
         f"{made['pairs_per_cpu_second']:,}",
-        f"{made['seconds']}, {record['all_cores']['seconds']}",
-        ", ".join(map(str, record["map_seconds"].values())),
+        f"{made['seconds']:.1f}, {record['all_cores']['seconds']:.1f}",
+        ", ".join(f"{seconds:.1f}" for seconds in record["map_seconds"].values()),
         f"{made['peak_mb']:,} MB",
         f"{made['mb_of_text']:,} MB, {made['mb_on_disk']:,} MB",
-        f"{sampler['seconds']}, {sampler['seconds_of_an_epoch']}",
+        f"{sampler['seconds']:.1f}, {sampler['seconds_of_an_epoch']:.1f}",
         f"{sampler['peak_mb']:,} MB",
         f"{loader['target_tokens_per_second']:,}, {loader['ms_per_batch']}",
     ]

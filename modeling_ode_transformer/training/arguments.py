@@ -227,9 +227,14 @@ def fit_device(recipe: dict, given: dict, notes: list[str]) -> dict:
         recipe: Arguments by name.
         given: Those of the command line, which are not touched; its fp16 takes the place of a recipe's bf16.
         notes: Gets a line about what is left out.
+
+    Raises:
+        ValueError: the command line asks for fp16 on a CPU, where accelerate would train in float32.
     """
     has_gpu = torch.accelerator.is_available()
     uses_gpu = has_gpu and not given.get("use_cpu", recipe.get("use_cpu"))
+    if given.get("fp16") and not uses_gpu:
+        raise ValueError("--fp16 needs a GPU: leave it out, or give --bf16.")
     is_cuda = uses_gpu and torch.cuda.is_available()
     has_bf16 = torch.cuda.is_bf16_supported(False) if is_cuda else uses_gpu or has_fast_bf16()
     can = {

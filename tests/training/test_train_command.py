@@ -91,6 +91,14 @@ def test_a_recipe_takes_what_the_device_can(machine, given, left_out, note, devi
     assert len(notes) == bool(note) and all(re.match(note, line) for line in notes), notes
 
 
+@pytest.mark.parametrize(("machine", "given"), [(None, {}), ((9, 0), {"use_cpu": True})])
+def test_fp16_on_a_cpu_is_refused(machine, given, device):
+    """Accelerate would train in float32 without a word."""
+    device(machine)
+    with pytest.raises(ValueError, match="^--fp16 needs a GPU: leave it out, or give --bf16.$"):
+        arguments_module.fit_device({}, given | {"fp16": True}, [])
+
+
 @pytest.mark.parametrize(
     ("capabilities", "is_fast"),
     [
