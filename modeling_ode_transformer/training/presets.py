@@ -25,17 +25,17 @@ class Preset:
 
 
 def seq2seq_model(width: int, layers: int, heads: int, inner: int, dropout: float) -> dict:
-    """Fields of a new encoder-decoder: RK2 with gates in the encoder."""
+    """Fields of a new encoder-decoder: RK2 in the encoder."""
     sizes = {"layers": layers, "attention_heads": heads, "ffn_dim": inner}
     fields = {f"{stack}_{name}": value for stack in ("encoder", "decoder") for name, value in sizes.items()}
-    scheme = {"encoder_solver": "rk2", "encoder_coefficients": "gate"}
+    scheme = {"encoder_solver": "rk2", "encoder_coefficients": "fixed"}
     return {"d_model": width, **fields, **scheme, "dropout": dropout}
 
 
 def decoder_model(width: int, layers: int, heads: int, inner: int, dropout: float) -> dict:
-    """Fields of a new language model: RK2 with gates."""
+    """Fields of a new language model: RK2."""
     sizes = {"decoder_layers": layers, "decoder_attention_heads": heads, "decoder_ffn_dim": inner}
-    return {"d_model": width, **sizes, "decoder_solver": "rk2", "decoder_coefficients": "gate", "dropout": dropout}
+    return {"d_model": width, **sizes, "decoder_solver": "rk2", "decoder_coefficients": "fixed", "dropout": dropout}
 
 
 # Ten evaluations and checkpoints in a run, and a line in the log from the first update on.

@@ -94,7 +94,7 @@ def test_a_pipe_is_not_read_for_its_size(files):
 
 
 def test_the_small_preset_is_the_fast_recipe_of_multi30k(files, monkeypatch):
-    """Apart from the gate, the number of evaluations and the best checkpoint."""
+    """Apart from the number of evaluations and the best checkpoint."""
     monkeypatch.setattr(presets, "count_examples", lambda *_: 29_000)
     model_args, data_args, args = parse_arguments(TRANSLATION, DATA)
     recipe = read_json(RECIPES / "multi30k_en_de_fast.json")
@@ -102,7 +102,7 @@ def test_the_small_preset_is_the_fast_recipe_of_multi30k(files, monkeypatch):
     names = "vocab_size num_train_epochs max_tokens_per_batch optim muon_learning_rate learning_rate lr_scheduler_type"
     names += " adam_beta1 adam_beta2 label_smoothing_factor generation_num_beams num_beams length_penalty"
     assert {name: found[name] for name in names.split()} == {name: recipe[name] for name in names.split()}
-    assert model_args.config_overrides == recipe["config_overrides"] | {"encoder_coefficients": "gate"}
+    assert model_args.config_overrides == recipe["config_overrides"]
     # A tenth of the recipe's 1,080 updates.
     assert args.warmup_steps == 0.1 and recipe["warmup_steps"] == 100
     assert (args.predict_with_generate, args.load_best_model_at_end) == (True, True)
