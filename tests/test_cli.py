@@ -3,9 +3,11 @@
 
 import dataclasses
 import json
+import os
 import re
 import subprocess
 import sys
+from pathlib import Path
 from unittest import mock
 
 import pytest
@@ -197,3 +199,16 @@ def test_the_scripts_of_examples_show_the_help_of_the_command(capsys):
         run_translation.main(["--help_all"])
     printed = capsys.readouterr().out
     assert "--adam_epsilon" in printed and "default: 1e-08" in printed and " object at " not in printed
+
+
+def test_an_installed_package_has_all_its_files(tmp_path):
+    """An editable install, as in these tests, does not need what setup.cfg lists."""
+    root = Path(cli.__file__).parent
+    program = f"import os, setuptools; os.chdir({str(root.parent)!r}); setuptools.setup()"
+    build = [sys.executable, "-c", program, "-q", "build_py", "--build-lib", str(tmp_path)]
+    subprocess.run(build, check=True, capture_output=True, env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"})
+    files, installed = (
+        {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file() and path.suffix != ".pyc"}
+        for folder in (root, tmp_path / root.name)
+    )
+    assert installed == files

@@ -95,7 +95,7 @@ def test_a_recipe_takes_what_the_device_can(machine, given, left_out, note, devi
 def test_fp16_on_a_cpu_is_refused(machine, given, device):
     """Accelerate would train in float32 without a word."""
     device(machine)
-    with pytest.raises(ValueError, match="^--fp16 needs a GPU: leave it out, or give --bf16.$"):
+    with pytest.raises(ValueError, match=r"^--fp16 needs a GPU: leave it out, or give --bf16\.$"):
         arguments_module.fit_device({}, given | {"fp16": True}, [])
 
 
