@@ -44,9 +44,9 @@ def test_the_readme_is_short():
 
 def test_the_readme_builds_and_trains():
     ((_, code),) = blocks("README.md", "Build a model and train a step")
-    assert 'encoder_solver="rk2",' in code
+    assert 'encoder_solver="rk2")' in code
     names = {}
-    exec(code.replace('encoder_solver="rk2",', 'encoder_solver="rk2", d_model=64,'), names)
+    exec(code.replace('encoder_solver="rk2"', 'encoder_solver="rk2", d_model=64'), names)
     assert all(parameter.grad is not None for parameter in names["model"].parameters())
 
 

@@ -110,9 +110,9 @@ QUEUE = {
     "verdict_rates_multi30k_en_de_fast": replace(MULTI30K, baselines=("residual_2_0.003",)),
     **{
         f"verdict_{surroundings}_multi30k_en_de_fast": replace(MULTI30K, baselines=("residual_2",))
-        for surroundings in ("both", "plain", "step2", "step4", "dropout0", "plain_dropout0")
+        for surroundings in ("both", "plain", "step2", "step4", "plain_dropout0", "no_dropout", "plain_no_dropout")
     },
-    "verdict_plain_dropout0_tatoeba_en_de_small_fast": replace(TATOEBA, baselines=("residual_2",)),
+    "verdict_plain_no_dropout_tatoeba_en_de_small_fast": replace(TATOEBA, baselines=("residual_2",)),
     "verdict_linux_doc": LINUX,
     "verdict_rates_linux_doc": replace(LINUX, baselines=("residual_0.006",)),
     "gates_ptb": replace(PTB, baselines=("rk2_gate",)),

@@ -157,8 +157,8 @@ SMALL_SCHEMES = {
 SMALL_ENCODERS = {f"{name}_2": scheme for name, scheme in SMALL_SCHEMES.items()}
 SMALL_ENCODERS |= {f"residual_{n}": SMALL_SCHEMES["residual"] | {"encoder_layers": n} for n in (1, 3, 4, 6, 8)}
 # Some of them in other surroundings, of both stacks: with two steps, with longer ones, without a history of layers, as
-# in most models, and without dropout, whose draws further evaluations average. `dropout` alone leaves that of attention
-# and activations.
+# in most models, and without dropout, whose draws further evaluations average. `dropout` alone leaves that of
+# attention and activations.
 NO_HISTORY, NO_OUTPUT_DROPOUT = {"layer_history": "none"}, {"dropout": 0.0}
 NO_DROPOUT = {"dropout": 0.0, "attention_dropout": 0.0, "activation_dropout": 0.0}
 FEW = ("residual_2", "rk2_2", "euler2_2", "residual_1", "residual_8")
