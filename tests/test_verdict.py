@@ -148,7 +148,10 @@ def test_the_page_has_the_phi_of_the_records(module):
 
 @pytest.mark.parametrize(
     "name, options",
-    [("verdict", ["--seconds", "verdict_seconds.json"]), ("verdict_plain", []), ("verdict_plain_dropout0", [])],
+    [
+        *(("verdict", ["--seconds", "verdict_seconds.json"]), ("verdict_plain", [])),
+        *(("verdict_plain_dropout0", []), ("verdict_plain_no_dropout", [])),
+    ],
 )
 def test_the_small_encoders_verdict_is_that_of_the_record(module, name, options, tmp_path, monkeypatch):
     monkeypatch.chdir(EXAMPLES / "results")
@@ -162,7 +165,7 @@ def test_the_small_encoders_verdict_is_that_of_the_record(module, name, options,
 def test_the_page_says_in_words_what_the_records_say():
     text = (EXAMPLES.parent / "docs" / "verdict.md").read_text(encoding="utf-8")
     text, results = " ".join(text.split()), {}
-    for surroundings, name in (("dlcl", "verdict"), ("plain", "verdict_plain"), ("dry", "verdict_plain_dropout0")):
+    for surroundings, name in (("dlcl", "verdict"), ("plain", "verdict_plain"), ("dry", "verdict_plain_no_dropout")):
         results[surroundings] = json.loads((EXAMPLES / "results" / f"{name}.json").read_text(encoding="utf-8"))
     perplexities = defaultdict(list)
     for surroundings, result in results.items():

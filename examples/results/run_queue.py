@@ -363,8 +363,8 @@ def all_runs() -> list[Run]:
     fast = {
         "tatoeba_en_de_small_fast": {
             **{name: TATOEBA[name] for name in ("residual", "rk2", "rk2_gate")},
-            "rk2_dropout0": "encoder_coefficients=fixed,dropout=0.0",
-            "rk2_dlcl": "encoder_coefficients=fixed,layer_history=learned_dense",
+            "rk2_dropout0.1": "encoder_coefficients=fixed,dropout=0.1",
+            "rk2_dlcl_dropout0.1": "encoder_coefficients=fixed,layer_history=learned_dense,dropout=0.1",
         },
         "multi30k_en_de_fast": {
             **{name: TATOEBA[name] for name in ("residual", "rk2", "rk4", "rk2_gate")},
