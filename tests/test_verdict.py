@@ -196,7 +196,8 @@ def test_the_page_says_in_words_what_the_records_say():
     ):
         assert says.format(**perplexity) in text
     assert perplexity["plain_rk2_2"] < perplexity["plain_residual_8"]
-    order = [perplexity[f"dry_{name}"] for name in ("residual_8", "euler2_2", "residual_step2_2", "rk2_2", "residual_2")]
+    names = ("residual_8", "euler2_2", "residual_step2_2", "rk2_2", "residual_2")
+    order = [perplexity[f"dry_{name}"] for name in names]
     assert order == sorted(order) and less > 0
     # A history and dropout each cost more than any scheme of two layers gains.
     costs = (
