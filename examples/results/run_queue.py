@@ -159,7 +159,7 @@ SMALL_ENCODERS |= {f"residual_{n}": SMALL_SCHEMES["residual"] | {"encoder_layers
 # Some of them in other surroundings, of both stacks: with two steps, with longer ones, without a history of layers, as
 # in most models, and without dropout, whose draws further evaluations average. `dropout` alone leaves that of
 # attention and activations.
-NO_HISTORY, NO_OUTPUT_DROPOUT = {"layer_history": "none"}, {"dropout": 0.0}
+NO_HISTORY = {"layer_history": "none"}
 NO_DROPOUT = {"dropout": 0.0, "attention_dropout": 0.0, "activation_dropout": 0.0}
 FEW = ("residual_2", "rk2_2", "euler2_2", "residual_1", "residual_8")
 SMALL_ELSEWHERE = {
@@ -167,7 +167,7 @@ SMALL_ELSEWHERE = {
     "step2": ({"step_size": 2}, FEW[:1]),
     "step4": ({"step_size": 4}, FEW[:1]),
     "plain": (NO_HISTORY, SMALL_ENCODERS),
-    "plain_dropout0": (NO_HISTORY | NO_OUTPUT_DROPOUT, FEW),
+    "plain_dropout0": (NO_HISTORY | {"dropout": 0.0}, FEW),
     "no_dropout": (NO_DROPOUT, FEW),
     "plain_no_dropout": (NO_HISTORY | NO_DROPOUT, [name for name in SMALL_ENCODERS if name != "residual_twice_2"]),
 }
