@@ -103,7 +103,7 @@ def test_csa_ode(tmp_path):
 
 
 SMALL = ["residual_2", "euler2_2", "rk2_2", "rk2_learned_2", "rk2_gate_2", "rk4_2"]
-SMALL += ["residual_step2_2", "residual_step4_2", "residual_twice_2"]
+SMALL += ["residual_step2_2", "residual_step4_2", "rk2_step2_2", "residual_twice_2"]
 LARGE = ["residual_0.4M", "euler2_0.4M", "rk2_0.4M", "rk2_learned_0.4M"]
 
 

@@ -487,6 +487,7 @@ def test_the_verdicts_losses_and_gains_are_those_of_the_records():
 ENCODERS = {"residual": "residual", "Euler twice": "euler2", "RK2": "rk2", "RK4": "rk4"}
 ENCODERS |= {"RK2, learned weights": "rk2_learned", "RK2, gate": "rk2_gate"}
 ENCODERS["residual, twice at one state"] = "residual_twice"
+ENCODERS["RK2, step of 2"] = "rk2_step2"
 ENCODERS |= {f"residual, step of {length}": f"residual_step{length}" for length in (2, 4)}
 
 

@@ -94,6 +94,15 @@ def test_intervals_hold_the_truth_about_as_often_as_they_say(module):
     assert 0.85 < covered / number <= 1
 
 
+def test_the_residual_models_may_have_another_name(module):
+    """Then those of one evaluation and the usual name, which have no phi, are left out."""
+    runs = made_up()
+    renamed = {name.replace("residual", "residual_step2"): run for name, run in runs.items()}
+    again = module.verdict(renamed | {"residual_a_1": runs["residual_a_1"]}, samples=20, residual="residual_step2")
+    expected = module.verdict(runs, samples=20)
+    assert again["schemes"] == expected["schemes"] and again["fit"] == expected["fit"]
+
+
 def test_a_scheme_of_one_seed_leaves_the_others_their_intervals(module):
     runs = made_up(0.003, (1, 2))
     few = {name: run for name, run in runs.items() if not (name.startswith("rk4") and name.endswith("_2"))}

@@ -321,8 +321,8 @@ def draw_verdict(axis, fit: dict, points: list[dict], schemes: dict) -> None:
     """One panel of `verdict`, from a result of `verdict.py`."""
     losses = defaultdict(list)
     for point in points:
-        losses[point["scheme"], point["parameters"]].append(point["loss"])
-    ends = [parameters for _, parameters in losses]
+        losses[point["scheme"], point["size"], point["parameters"]].append(point["loss"])
+    ends = [parameters for *_, parameters in losses]
     line = [min(ends) * (max(ends) / min(ends)) ** (i / 100) for i in range(101)]
     fitted = [fit["floor"] + fit["scale"] * x ** -fit["exponent"] for x in line]
     axis.plot(line, fitted, color=LIGHT, zorder=0, label="fit of the residual models")
@@ -333,14 +333,16 @@ def draw_verdict(axis, fit: dict, points: list[dict], schemes: dict) -> None:
         ("residual_step4", "residual, step of 4", GREY, "+"),
         ("euler2", "Euler twice", "#38a169", "s"),
         ("rk2", "RK2", BLUE, "D"),
+        ("rk2_step2", "RK2, step of 2", BLUE, "d"),
         ("rk2_learned", "RK2, learned weights", ORANGE, "^"),
         ("rk2_gate", "RK2, gate", "#805ad5", "v"),
         ("rk4", "RK4", "#c53030", "P"),
     ):
-        for x, loss in ((x, statistics.mean(each)) for (name, x), each in losses.items() if name == scheme):
+        for size, x, each in ((size, x, each) for (name, size, x), each in losses.items() if name == scheme):
+            loss = statistics.mean(each)
             axis.scatter(x, loss, color=color, marker=marker, s=28, label=label)
             label = None
-            if (worth := schemes.get(scheme, {}).get("mean", {}).get("equivalent_size")) is not None:
+            if (worth := schemes.get(scheme, {}).get(size, {}).get("equivalent_size")) is not None:
                 axis.plot([x, x * worth], [loss, loss], ":", color=color, linewidth=0.8)
 
 

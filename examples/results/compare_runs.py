@@ -107,7 +107,10 @@ QUEUE = {
     "gates_multi30k_en_de": replace(MULTI30K, baselines=("rk2_gate",)),
     "verdict_tatoeba_en_de_small_fast": replace(TATOEBA, baselines=("residual_3", "residual_6")),
     "verdict_multi30k_en_de_fast": replace(MULTI30K, baselines=("residual_2", "residual_4")),
-    "verdict_rates_multi30k_en_de_fast": replace(MULTI30K, baselines=("residual_2_0.003",)),
+    **{
+        f"verdict_rates{surroundings}_multi30k_en_de_fast": replace(MULTI30K, baselines=("residual_2_0.003",))
+        for surroundings in ("", "_plain_no_dropout")
+    },
     **{
         f"verdict_{surroundings}_multi30k_en_de_fast": replace(MULTI30K, baselines=("residual_2",))
         for surroundings in ("both", "plain", "step2", "step4", "plain_dropout0", "no_dropout", "plain_no_dropout")

@@ -133,7 +133,7 @@ BEST_STEPS = {"residual": "4", "euler2": "1", "rk2": "1", "rk2_learned": "1"}
 SMALL = {"d_model": 128, "encoder_ffn_dim": 512, "decoder_ffn_dim": 512, "encoder_layers": 2, "decoder_layers": 2}
 SMALL |= {"layer_history": "learned_dense", "dropout": 0.1}
 SMALL_RATES = ("0.003", "0.006", "0.012")
-SMALL_RATE = "0.006"  # the best of residual models; of the others no rate but this one has been tried
+SMALL_RATE = "0.006"  # the best of residual models with a history and dropout
 SMALL_ARGUMENTS = [*SHORT, *MUON, "--vocab_size", "2000", "--muon_learning_rate", SMALL_RATE]
 
 
@@ -149,13 +149,16 @@ SMALL_SCHEMES = {
     "rk2_learned": {"encoder_coefficients": "learned"},
     "rk2_gate": {"encoder_coefficients": "gate"},
     "rk4": {"encoder_solver": "rk4", "encoder_coefficients": "fixed"},
-    # Longer residual steps of the encoder only: each evaluation has a weight of 1.
+    # Longer steps of the encoder only: each evaluation has a weight of 1.
     **{f"residual_step{i}": same_state(i) | {"encoder_coefficients": "ones"} for i in (2, 4)},
+    "rk2_step2": {"encoder_solver": {"a": [[], [2]], "b": [0.5, 0.5]}, "encoder_coefficients": "ones"},
     # RK2's two evaluations with two draws of dropout, but without its second state.
     "residual_twice": same_state(2) | {"encoder_coefficients": "fixed"},
 }
+LONGER = ("residual_step2", "rk2_step2")
 SMALL_ENCODERS = {f"{name}_2": scheme for name, scheme in SMALL_SCHEMES.items()}
-SMALL_ENCODERS |= {f"residual_{n}": SMALL_SCHEMES["residual"] | {"encoder_layers": n} for n in (1, 3, 4, 6, 8)}
+for name, sizes in {"residual": (1, 3, 4, 6, 8), "residual_step2": (1, 8)}.items():
+    SMALL_ENCODERS |= {f"{name}_{n}": SMALL_SCHEMES[name] | {"encoder_layers": n} for n in sizes}
 # Some of them in other surroundings, of both stacks: with two steps, with longer ones, without a history of layers, as
 # in most models, and without dropout, whose draws further evaluations average. `dropout` alone leaves that of
 # attention and activations.
@@ -312,8 +315,12 @@ def verdict_runs() -> list[Run]:
     ]
     recipe = "multi30k_en_de_fast"
     runs += [
-        small_run("verdict_rates", recipe, f"{name}_2_{rate}", 1, scheme, "--muon_learning_rate", rate)
-        for name, scheme in SMALL_SCHEMES.items()
+        small_run(part, recipe, f"{name}_2_{rate}", 1, fields | SMALL_SCHEMES[name], "--muon_learning_rate", rate)
+        for part, fields, names in (
+            ("verdict_rates", {}, ("residual",)),
+            ("verdict_rates_plain_no_dropout", NO_HISTORY | NO_DROPOUT, ("residual", "rk2", "euler2", *LONGER)),
+        )
+        for name in names
         for rate in SMALL_RATES
         if rate != SMALL_RATE
     ]

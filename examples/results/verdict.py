@@ -14,6 +14,8 @@ from a bootstrap over the seeds of all models, fitted anew each time. Runs are n
 
 Beside phi are differences of loss from the residual fit: at equal parameters, at equal arithmetic (the residual model
 with r times the parameters in its stack) and, with `--seconds`, at equal seconds of training on one machine.
+
+`--residual residual_step2` compares with the residual models of that name, for example those with longer steps.
 """
 
 import json
@@ -118,18 +120,20 @@ def mean(points: Sequence[Point]) -> Point:
     return points[0]._replace(loss=float(np.mean([point.loss for point in points])))
 
 
-def compare(points: Sequence[Point]) -> tuple[Curve, dict[tuple[str, str], dict[str, float]]]:
+def compare(
+    points: Sequence[Point], residual: str = RESIDUAL
+) -> tuple[Curve, dict[tuple[str, str], dict[str, float]]]:
     """The fit of the residual models' losses over their parameters; and phi and differences of loss, from this fit, of
-    each other scheme and size."""
+    each other scheme and size with further evaluations."""
     models = {key: mean(group) for key, group in grouped(points).items()}
-    residual = [point for point in models.values() if point.scheme == RESIDUAL]
-    losses = [point.loss for point in residual]
-    of_size = fit([point.parameters for point in residual], losses)
-    times = [point.seconds for point in residual]
+    fitted = [point for point in models.values() if point.scheme == residual]
+    losses = [point.loss for point in fitted]
+    of_size = fit([point.parameters for point in fitted], losses)
+    times = [point.seconds for point in fitted]
     of_time = None if None in times else fit(times, losses)
     found = {}
     for key, point in models.items():
-        if point.scheme == RESIDUAL:
+        if point.scheme == residual or point.evaluations == 1:
             continue
         worth = of_size.inverse(point.loss) / point.parameters
         found[key] = {
@@ -147,12 +151,14 @@ def compare(points: Sequence[Point]) -> tuple[Curve, dict[tuple[str, str], dict[
     return of_size, found
 
 
-def bootstrap(points: Sequence[Point], samples: int = SAMPLES, seed: int = 0) -> dict[tuple[str, str], list[float]]:
+def bootstrap(
+    points: Sequence[Point], samples: int = SAMPLES, seed: int = 0, residual: str = RESIDUAL
+) -> dict[tuple[str, str], list[float]]:
     """phi of samples of the seeds of each model, by scheme and size; samples without a falling curve are left out. The
     losses of n seeds vary as those of n - 1 others would: their distances from the mean grow by sqrt(n / (n - 1)).
     A scheme's model of one seed is left out; empty if a residual one has one."""
     drawn = defaultdict(list)
-    groups = {key: group for key, group in grouped(points).items() if len(group) > 1 or key[0] == RESIDUAL}
+    groups = {key: group for key, group in grouped(points).items() if len(group) > 1 or key[0] == residual}
     if min(map(len, groups.values())) == 1:
         return drawn
     for key, group in groups.items():
@@ -164,7 +170,7 @@ def bootstrap(points: Sequence[Point], samples: int = SAMPLES, seed: int = 0) ->
             group[i] for group in groups.values() for i in generator.integers(len(group), size=len(group)).tolist()
         ]
         try:
-            _, found = compare(sample)
+            _, found = compare(sample, residual)
         except ValueError:
             continue
         for key, values in found.items():
@@ -173,7 +179,10 @@ def bootstrap(points: Sequence[Point], samples: int = SAMPLES, seed: int = 0) ->
 
 
 def verdict(
-    runs: Mapping[str, Mapping[str, Any]], samples: int = SAMPLES, seconds: Mapping[str, float] | None = None
+    runs: Mapping[str, Mapping[str, Any]],
+    samples: int = SAMPLES,
+    seconds: Mapping[str, float] | None = None,
+    residual: str = RESIDUAL,
 ) -> dict[str, Any]:
     """The fit and, by scheme and size, what `compare` finds, with the interval of phi (95%) where its models and
     the residual ones have several seeds.
@@ -182,18 +191,19 @@ def verdict(
         runs: Records of `collect_runs.py` by name.
         samples: Of the bootstrap.
         seconds: Of an update, by SCHEME_SIZE; without them, there is no comparison at equal seconds.
+        residual: The scheme of the residual models.
 
     Raises:
         ValueError: there are no residual models of three sizes, or no other models, or no seconds of a model.
     """
     points = [point_of(name, run, seconds) for name, run in runs.items()]
-    curve, found = compare(points)
+    curve, found = compare(points, residual)
     if not found:
         raise ValueError(f"There are only residual models: {', '.join(runs)}.")
     schemes: dict[str, Any] = defaultdict(dict)
     for (scheme, size), values in found.items():
         schemes[scheme][size] = values
-    for (scheme, size), phis in bootstrap(points, samples).items():
+    for (scheme, size), phis in bootstrap(points, samples, residual=residual).items():
         interval = np.percentile(phis, [2.5, 97.5], method="inverted_cdf").tolist()
         schemes[scheme][size]["interval"] = interval
     return {
@@ -230,6 +240,7 @@ def main(argv: list[str] | None = None) -> None:
     """Runs the script with the given arguments (default: the command line's)."""
     parser = ArgumentParser(description=__doc__.splitlines()[0], formatter_class=ArgumentDefaultsHelpFormatter)
     parser.add_argument("record", type=Path, help="record of the queue, as collect_runs.py writes it")
+    parser.add_argument("--residual", default=RESIDUAL, help="the scheme whose models of several sizes are fitted")
     parser.add_argument("--output_file", type=Path, help="file for the result as JSON")
     parser.add_argument(
         "--seconds",
@@ -239,7 +250,8 @@ def main(argv: list[str] | None = None) -> None:
     args = parser.parse_args(argv)
     try:
         files = [json.loads(path.read_text(encoding="utf-8")) for path in (args.record, args.seconds) if path]
-        result = verdict(files[0], seconds=files[1].get("seconds_per_update", {}) if args.seconds else None)
+        seconds = files[1].get("seconds_per_update", {}) if args.seconds else None
+        result = verdict(files[0], seconds=seconds, residual=args.residual)
     except (OSError, ValueError) as error:
         parser.error(str(error))
     print(table(result))
