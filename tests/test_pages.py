@@ -101,10 +101,10 @@ def test_training_in_python_leaves_a_model_and_its_tokenizer(trainer, tmp_path, 
     rows[0] += "\tCC-BY"
     (tmp_path / "pairs.tsv").write_text("\n".join(rows) + "\n", encoding="utf-8")
     ((_, code),) = blocks("docs/getting_started.md", "Your own pairs, in Python")
-    tested = {"vocab_size=8000": "vocab_size=1000", "num_train_epochs=18": "max_steps=2"}
+    tested = {"vocab_size=8000": "vocab_size=1000", "num_train_epochs=6": "max_steps=2"}
     if trainer == "Seq2SeqTrainer":
         plain = {"modeling_ode_transformer.training.trainer": "transformers", "TokenSeq2Seq": "Seq2Seq"}
-        tested |= plain | {"max_tokens_per_batch=2700,": ""}
+        tested |= plain | {"max_tokens_per_batch=2700,": "", 'optim="muon",': "", "muon_learning_rate=0.006,": ""}
     for shown, instead in tested.items():
         assert shown in code
         code = code.replace(shown, instead)
