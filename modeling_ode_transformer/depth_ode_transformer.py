@@ -210,7 +210,7 @@ class DepthStack(nn.Module):
         if isinstance(own, CacheLayerMixin) and own.get_seq_length() > 0:
             raise ValueError(
                 f"The cache holds the states of {len(layers)} layers, but this model's evaluations need {total}: "
-                "another model has filled it. Start with a new one."
+                "another model has filled it, or prefix tuning. Start with a new one."
             )
         if cache.layer_class_to_replicate is not None:
             layers.extend(cache.layer_class_to_replicate() for _ in range(total - len(layers)))
@@ -374,6 +374,12 @@ class DepthModel:
         result = super().from_pretrained(*args, **kwargs)
         check_pre_norm(result[0] if isinstance(result, tuple) else result)
         return result
+
+    def init_continuous_batching(self, *args, **kwargs):
+        raise NotImplementedError(
+            "Continuous batching (`generate_batch`) has no place for the keys of every evaluation of a layer: call "
+            "`generate` with batches."
+        )
 
     @classmethod
     def is_custom_code(cls):
@@ -561,14 +567,17 @@ def state_name(layer_class: type[nn.Module]) -> str:
 CLASSES: dict[str, type] = {}
 
 
-def made(base: Any) -> Any:
+def made(base: Any, kind: type = object) -> Any:
     """The class of this module for one of transformers: a configuration, a model or a layer.
 
     Raises:
-        TypeError: the class is not one of transformers' own.
+        TypeError: the class is not one of transformers' own, or not of the kind.
     """
-    if not base.__module__.startswith("transformers."):
-        raise TypeError(f"{base.__name__} of {base.__module__} is not a class of transformers.")
+    if not (base.__module__.startswith("transformers.") and issubclass(base, kind)):
+        raise TypeError(
+            f"{base.__name__} of {base.__module__} is no {kind.__name__} of transformers: take the original, as "
+            "transformers opens it, before its layers are integrated, and before `get_peft_model` and `torch.compile`."
+        )
     if issubclass(base, PreTrainedConfig):
         name, mixin = f"Ode{base.__name__}", DepthConfig
         fields = {
@@ -579,7 +588,7 @@ def made(base: Any) -> Any:
     elif issubclass(base, PreTrainedModel):
         name, mixin, kept = f"Ode{base.__name__}", DepthModel, base._keep_in_fp32_modules_strict or ()
         fields = {
-            "config_class": made(base.config_class),
+            "config_class": made(base.config_class, PreTrainedConfig),
             # numbers of a scheme; not gates
             "_keep_in_fp32_modules_strict": {*kept, r"coefficients\.weight"},
         }

@@ -162,8 +162,12 @@ REFUSED = {
         lambda: (transformers.AutoModelForSeq2SeqLM.from_config(transformers.BartConfig(**PAIR)), {}),
         "post-norm",
     ),
-    "twice": (lambda: (wrapped(), {}), "not a class of transformers"),
-    "a model of this package": (lambda: (ode.OdeTransformerForCausalLM(OWN), {}), "not a class of transformers"),
+    "twice": (lambda: (wrapped(), {}), "OdeLlamaForCausalLM .*before its layers are integrated"),
+    "a model of this package": (
+        lambda: (ode.OdeTransformerForCausalLM(OWN), {}),
+        "no PreTrainedModel of transformers",
+    ),
+    "a configuration": (lambda: (transformers.LlamaConfig(), {}), "LlamaConfig .*no PreTrainedModel"),
     "no such stack": (lambda: (llama(), {"stack": "encoder.layers"}), "named .'encoder.layers'.*model.layers"),
     "no such layers": (lambda: (llama(), {"layers": [7]}), r"layers=\[7\] of a stack of 4 layers"),
     "no such scheme": (lambda: (llama(), {"solver": "rk5"}), "rk5"),
@@ -179,10 +183,33 @@ REFUSED = {
 def test_what_cannot_be_integrated_is_refused(case):
     make, message = REFUSED[case]
     model, options = make()
-    before = type(model), type(model.config), {name: type(module) for name, module in model.named_modules()}
+    modules = getattr(model, "modules", list)
+    before = getattr(model, "config", None), [type(module) for module in modules()]
     with pytest.raises((ValueError, TypeError), match=message):
         ode.depth.wrap(model, **options)
-    assert before == (type(model), type(model.config), {name: type(module) for name, module in model.named_modules()})
+    assert before[0] is getattr(model, "config", None) and before[1] == [type(module) for module in modules()]
+
+
+def test_a_configuration_is_not_made_of_a_name_or_a_model():
+    for other in ("llama", llama()):
+        with pytest.raises(TypeError, match="no PreTrainedConfig of transformers"):
+            ode.depth.config(other)
+
+
+def test_continuous_batching_is_refused():
+    with pytest.raises(NotImplementedError, match="call `generate`"):
+        wrapped().generate_batch(inputs=[[5, 6]])
+
+
+def test_a_wrapped_model_is_no_longer_its_checkpoint(tmp_path, caplog):
+    """An adapter that noted the checkpoint's name would be opened on the plain model. A warning says whether the
+    function is still the same."""
+    llama().save_pretrained(tmp_path)
+    for options, warns in (({}, False), ({"coefficients": "gate"}, True), ({"steps_per_layer": 2}, True)):
+        caplog.clear()
+        model = ode.depth.wrap(transformers.AutoModelForCausalLM.from_pretrained(tmp_path), **options)
+        assert model.name_or_path == model.config.name_or_path == ""
+        assert ("another function" in caplog.text) == warns
 
 
 def test_new_and_loaded_post_norm_models_are_refused(tmp_path):

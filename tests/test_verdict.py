@@ -174,7 +174,8 @@ def test_the_small_encoders_verdict_is_that_of_the_record(module, name, options,
 def test_the_page_says_in_words_what_the_records_say():
     text = (EXAMPLES.parent / "docs" / "verdict.md").read_text(encoding="utf-8")
     text, results = " ".join(text.split()), {}
-    for surroundings, name in (("dlcl", "verdict"), ("plain", "verdict_plain"), ("dry", "verdict_plain_no_dropout")):
+    files = {"dlcl": "verdict", "plain": "verdict_plain", "dry": "verdict_plain_no_dropout"}
+    for surroundings, name in (files | {"damp": "verdict_plain_dropout0"}).items():
         results[surroundings] = json.loads((EXAMPLES / "results" / f"{name}.json").read_text(encoding="utf-8"))
     perplexities = defaultdict(list)
     for surroundings, result in results.items():
@@ -184,8 +185,14 @@ def test_the_page_says_in_words_what_the_records_say():
     perplexity = {name: sum(values) / len(values) for name, values in perplexities.items()}
     rk2, euler2 = (results["dry"]["schemes"][scheme]["2"] for scheme in ("rk2", "euler2"))
     layers = [f"{2 * found['equivalent_size']:.1f}" for found in (rk2, euler2)]
-    phi = [f"{found['phi']:.2f} ({interval_of(found)})" for found in (rk2, euler2)]
-    less = 1 - math.exp(-rk2["at_equal_arithmetic"])
+    damp = results["damp"]["schemes"]["rk2"]["2"]
+    phi = [(f"{found['phi']:.2f}", interval_of(found)) for found in (rk2, euler2, damp)]
+    shares = [
+        f"{(residual - twice) / (residual - gained):.0%}"
+        for residual, twice, gained in zip(
+            *(perplexities[f"plain_{each}_2"] for each in ("residual", "residual_twice", "rk2"))
+        )
+    ]
     of_averages, of_rk2 = (
         perplexity["plain_residual_2"] - perplexity[f"plain_{name}_2"] for name in ("residual_twice", "rk2")
     )
@@ -193,21 +200,23 @@ def test_the_page_says_in_words_what_the_records_say():
         perplexity["dry_residual_2"] - perplexity[f"dry_{name}_2"] for name in ("residual_step2", "euler2")
     )
     for says in (
-        "two layers of RK2 are worth {0} residual layers: phi is {2};".format(*layers, *phi),
-        "Two Euler steps are worth {1} layers, phi {3} and {{dry_euler2_2:.2f}}, but".format(*layers, *phi),
-        "perplexity is {dry_rk2_2:.2f}, that of residual layers {dry_residual_2:.2f}",
-        f"at equal arithmetic residual layers have {less:.1%} less.**",
-        f"but {of_length / of_euler2:.0%} of this gain comes from the length of the step",
-        "needs no further evaluation, has {dry_residual_step2_2:.2f}.",
-        f"but {of_averages / of_rk2:.0%} of its gain are averaged draws",
-        "RK2 have {plain_rk2_2:.2f}, less than eight residual layers ({plain_residual_8:.2f})",
-        f"the encoder has {{plain_residual_twice_2:.2f}}, {of_averages / of_rk2:.0%} of RK2's gain.",
+        f"two layers of it do as well as {layers[0]} residual layers: phi, which",
+        "as much as a layer, is {} ({}). With".format(*phi[0]),
+        "where perplexity is lowest, it is {} ({}), part".format(*phi[2]),
+        "do as well as {} layers without dropout (phi {}, {}), but".format(layers[1], *phi[1]),
+        f"needs no further evaluation, has {of_length / of_euler2:.0%} of their gain.",
+        f"draws of dropout, has {of_averages / of_rk2:.0%} of RK2's gain over two residual layers.",
+        "RK2 have {plain_rk2_2:.2f}, less than eight residual layers ({plain_residual_8:.2f});",
+        "two residual layers have {plain_residual_2:.2f}.",
+        f"the encoder has {{plain_residual_twice_2:.2f}}, {of_averages / of_rk2:.0%} of RK2's gain",
+        "({} and {} with the two seeds)".format(*shares),
     ):
         assert says.format(**perplexity) in text
     assert perplexity["plain_rk2_2"] < perplexity["plain_residual_8"]
     names = ("residual_8", "euler2_2", "residual_step2_2", "rk2_2", "residual_2")
     order = [perplexity[f"dry_{name}"] for name in names]
-    assert order == sorted(order) and less > 0
+    assert order == sorted(order)
+    assert perplexity["damp_residual_2"] < min(perplexity[f"{each}_residual_2"] for each in files)
     # A history and dropout each cost more than any scheme of two layers gains.
     costs = (
         perplexity[f"{one}_residual_2"] - perplexity[f"{other}_residual_2"]
@@ -215,7 +224,7 @@ def test_the_page_says_in_words_what_the_records_say():
     )
     gains = (
         perplexity[f"{surroundings}_residual_2"] - perplexity[name]
-        for surroundings in results
+        for surroundings in files
         for name in perplexity
         if name.startswith(f"{surroundings}_") and name.endswith("_2")
     )

@@ -221,7 +221,6 @@ def build(
     for problem, names in (("lacks", missing), ("has what its family does not have,", unexpected)):
         if names:
             raise ValueError(f"The {type(source).__name__} {problem} {', '.join(sorted(names))}.")
-    model.name_or_path = model.config.name_or_path = source.name_or_path
     model.generation_config = copy.deepcopy(source.generation_config)
     return model.to(source.device).eval()
 

@@ -2,6 +2,7 @@
 """Any pre-norm model of transformers as a Runge-Kutta model: `wrap` for trained models, `config` for new ones."""
 
 import copy
+import logging
 from dataclasses import asdict
 from typing import Any
 
@@ -16,6 +17,8 @@ from ..integration_ode_transformer import COEFFICIENTS
 
 
 __all__ = ["config", "num_function_evaluations", "wrap"]
+
+logger = logging.getLogger(__name__)
 
 
 def config(config: PreTrainedConfig, **options: Any) -> PreTrainedConfig:
@@ -55,7 +58,8 @@ def wrap(model: PreTrainedModel, solver: Any = "rk2", **options: Any) -> PreTrai
     """Makes the layers of a model steps of a Runge-Kutta method, in place.
 
     By default, the weights of the stages are learned and start at Euler's, so that the model computes what it did, to
-    the bit, until it is trained.
+    the bit, until it is trained. With options that have no such start it computes another function, which a warning
+    says. The model has no `name_or_path` any more: an adapter that noted it would be opened on the original.
 
     Args:
         model: a model of transformers with pre-norm layers.
@@ -66,16 +70,19 @@ def wrap(model: PreTrainedModel, solver: Any = "rk2", **options: Any) -> PreTrai
         The model, now of the class "Ode" + the name of its class.
 
     Raises:
-        TypeError: an unknown option, or the class is not one of transformers' own.
-        ValueError: the value of an option; there is no such stack; its layers are post-norm or integrated already.
+        TypeError: an unknown option, or the class is not one of transformers' own, as that of an integrated model.
+        ValueError: the value of an option; there is no such stack; its layers are post-norm.
     """
-    options = {"solver": solver, **options}
+    model_class, options = made(type(model), PreTrainedModel), {"solver": solver, **options}
     given = DepthOptions(**options)
     if given.scheme.tableau.num_stages > 1 and given.stage_values == "increment" and not given.normalize_stages:
         if "euler" in COEFFICIENTS[given.coefficients].starts:
             options.setdefault("start", "euler")
-    model_class, shared = made(type(model)), model.config
+    if options.get("start") != "euler" or given.steps_per_layer > 1 or given.scheme.corrector_iterations:
+        logger.warning("With these options the model computes another function than before: train it before use.")
+    shared = model.config
     own = integrated(copy.copy(shared), options)  # other models may have it, too
+    model.name_or_path = own._name_or_path = ""
     integrate_layers(model, DepthOptions(**options))
     for module in model.modules():
         if getattr(module, "config", None) is shared:
@@ -103,7 +110,7 @@ def saved_options(options: dict[str, Any]) -> dict[str, Any]:
 
 def config_class(plain: type[PreTrainedConfig]) -> Any:
     """The configuration class for one of transformers'. The Auto classes know it and its models from then on."""
-    own = made(plain)
+    own = made(plain, PreTrainedConfig)
     if own.model_type not in TYPES.keys():
         AutoConfig.register(own.model_type, own, exist_ok=True)
         own.register_for_auto_class()

@@ -209,7 +209,7 @@ def run_record(output_dir: str | Path, task: str | None = None) -> dict:
     )
     task = task or arguments.get("task")
     if task not in TASKS:
-        raise ValueError(f"{folder} needs a task, not {task!r}: give one of {', '.join(TASKS)} (--task).")
+        raise ValueError(f"The task of {folder} is {task or 'unknown'}: give one of {', '.join(TASKS)} (--task).")
     kind, auto_class = kind_of(config), getattr(transformers, TASKS[task].auto_class)
     with torch.device("meta"):
         model = auto_class.from_config(config)

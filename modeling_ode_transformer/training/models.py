@@ -24,7 +24,7 @@ from .task import Run
 
 def config_with_overrides(args: BaseModelArguments, values_of_tokenizer: dict) -> PreTrainedConfig:
     """Configuration of a new model: `config_name` (or the defaults of this model type), then sizes and ids of the
-    tokenizer, then `config_overrides`, in which the tableau of a solver may be the name of a `.json` file.
+    tokenizer, then `config_overrides`.
 
     Raises:
         ValueError: configurations of its type do not have one of the overrides.
@@ -34,12 +34,7 @@ def config_with_overrides(args: BaseModelArguments, values_of_tokenizer: dict) -
         values = {"model_type": args.config_name}
     elif args.config_name:
         values |= PreTrainedConfig.get_config_dict(args.config_name)[0]
-    overrides = parse_overrides(args.config_overrides)
-    for name, value in overrides.items():
-        if name.endswith("_solver") and isinstance(value, str) and value.endswith(".json"):
-            if not Path(value).is_file():
-                raise FileNotFoundError(f"--config_overrides {name}={value}: no such file.")
-            overrides[name] = ButcherTableau.from_json_file(value)
+    overrides = overrides_with_tableaus("config_overrides", args.config_overrides)
     known = AutoConfig.for_model(values["model_type"])
     unknown = sorted(name for name in overrides if not hasattr(known, name))
     if unknown:
@@ -48,6 +43,17 @@ def config_with_overrides(args: BaseModelArguments, values_of_tokenizer: dict) -
             f"Known fields: {', '.join(sorted(known.to_dict()))}."
         )
     return type(known).from_dict(values | values_of_tokenizer | overrides)
+
+
+def overrides_with_tableaus(option: str, text: str | dict | None) -> dict:
+    """`parse_overrides`, in which the tableau of a solver may be the name of a `.json` file."""
+    overrides = parse_overrides(text)
+    for name, value in overrides.items():
+        if name.endswith("solver") and isinstance(value, str) and value.endswith(".json"):
+            if not Path(value).is_file():
+                raise FileNotFoundError(f"--{option} {name}={value}: no such file.")
+            overrides[name] = ButcherTableau.from_json_file(value)
+    return overrides
 
 
 def check_model(args: BaseModelArguments) -> PreTrainedConfig:

@@ -213,7 +213,7 @@ def test_what_cannot_be_published_is_said(run, tmp_path):
         assert not (tmp_path / "out").exists()
 
     fails(tmp_path / "nothing", "nothing")
-    fails(run, "needs a task, not 'chess': give one of translation", task="chess")
+    fails(run, " is chess: give one of translation", task="chess")
     broken = shutil.copytree(run, tmp_path / "broken")
     (broken / "tokenizer.json").unlink()
     (broken / "tokenizer_config.json").unlink()

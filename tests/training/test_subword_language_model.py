@@ -208,16 +208,18 @@ def test_the_name_of_a_type_leaves_out_the_model_of_the_preset(corpus, tmp_path)
 def test_a_wrapped_decoder_evaluates_its_layers_once_per_stage(corpus, tmp_path):
     options = SUBWORDS | {"config_name": "llama", "config_overrides": DECODERS["llama"], "do_eval": True}
     options |= {"eval_strategy": "steps", "eval_steps": 2, "log_coefficients": True}
-    wrap = "solver=rk2,coefficients=learned"
-    metrics = run_language_modeling.main(arguments(corpus, tmp_path, **options, wrap=wrap))
+    heun = tmp_path / "heun.json"  # a tableau of the user's own
+    heun.write_text('{"a": [[], [1.0]], "b": [0.5, 0.5]}')
+    wrap = f"solver={heun},coefficients=learned"
+    metrics = run_language_modeling.main(arguments(corpus, tmp_path / "run", **options, wrap=wrap))
     # The weights of both stages of the only layer, by its place in the model.
     names = [name for name in metrics if name.startswith("eval_coefficient_")]
     assert len(names) == 2 and all("layers_0_" in name for name in names)
-    model, calls = AutoModelForCausalLM.from_pretrained(tmp_path).eval(), []
+    model, calls = AutoModelForCausalLM.from_pretrained(tmp_path / "run").eval(), []
     for module in model.modules():
         if isinstance(module, LlamaAttention):
             module.register_forward_hook(lambda *_: calls.append(1))
-    scored = model_perplexity(model, AutoTokenizer.from_pretrained(tmp_path), TEXT.splitlines(), 16, 1000)
+    scored = model_perplexity(model, AutoTokenizer.from_pretrained(tmp_path / "run"), TEXT.splitlines(), 16, 1000)
     assert len(calls) == 2
     assert scored["bits_per_byte"] == pytest.approx(metrics["eval_bits_per_byte"], rel=1e-6)
 

@@ -38,7 +38,14 @@ from ...tokenization_ode_transformer import MODEL_TYPES, OdeTransformerTokenizer
 from ..arguments import BaseModelArguments, PreparedDataArguments, check_run
 from ..data import TrainingExamples, read_records
 from ..losses import summed_divergence
-from ..models import check_model, check_vocabulary, config_with_overrides, load_checkpoint, word_level_tokenizer
+from ..models import (
+    check_model,
+    check_vocabulary,
+    config_with_overrides,
+    load_checkpoint,
+    overrides_with_tableaus,
+    word_level_tokenizer,
+)
 from ..preparation import BATCH_ROWS, in_batches, open_rows, prepare_data, tokenizer_hash, write_rows
 from ..task import Run, Task
 from ..trainer import TokenTrainerMixin, TokenTrainingArguments
@@ -317,7 +324,7 @@ def wrapped(config: PreTrainedConfig, options: str | dict) -> PreTrainedConfig:
     """
     from ...depth import config as config_of_depth
 
-    values = parse_overrides(options)
+    values = overrides_with_tableaus("wrap", options)
     try:
         return config_of_depth(config, **values)
     except (TypeError, ValueError) as error:
