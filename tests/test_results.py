@@ -2,6 +2,7 @@
 """Tables of results in the documents hold what the runs noted."""
 
 import json
+import math
 import re
 import runpy
 import statistics
@@ -515,6 +516,23 @@ def test_the_small_encoders_are_those_of_the_queue(part, result, scores, phi):
     schemes = read_runs(result)["schemes"]
     expected = {scheme: verdict_of_two_layers(sizes["2"]) for scheme, sizes in schemes.items()}
     assert cells_below(page, phi, ENCODERS) == expected
+
+
+def test_the_table_of_phi_is_that_of_the_results():
+    found = {}
+    for name in ("verdict_plain_no_dropout", "verdict_plain_dropout0", "verdict_plain", "verdict"):
+        result = read_runs(f"{name}.json")
+        losses = [point["loss"] for point in result["points"] if (point["scheme"], point["size"]) == ("residual", "2")]
+        cells = [f"{statistics.mean(map(math.exp, losses)):.2f}"]
+        for scheme in ("rk2", "euler2", "residual_step2", "residual_twice"):
+            cell = ""
+            if scheme in result["schemes"]:
+                phi, interval, *_ = verdict_of_two_layers(result["schemes"][scheme]["2"])
+                cell = f"{phi} ({interval})" if interval else f"{phi}, one seed"
+            cells.append(cell)
+        found[name] = cells
+    shown = [list(row.values())[1:] for row in table_below(ROOT / "docs" / "verdict.md", "phi of two layers with")]
+    assert shown == list(found.values())
 
 
 def test_the_rates_and_the_longer_steps_of_small_encoders_are_those_of_the_queue():
