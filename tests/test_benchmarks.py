@@ -281,7 +281,7 @@ def training(perplexities, bleu, updates_apart):
     steps = [updates_apart * (i + 1) for i in range(len(perplexities))]
     log = [{"step": step, "eval_loss": 1.0, "eval_perplexity": each} for step, each in zip(steps, perplexities)]
     model = {"function_evaluations": {"encoder": [2, 2], "decoder": [1]}}
-    metrics = {"test": {"bleu": bleu, "perplexity": perplexities[-1]}}
+    metrics = {split: {"bleu": bleu, "perplexity": perplexities[-1]} for split in ("validation", "test")}
     record = {"log_history": log, "model": model, "metrics": metrics, "training": {"arguments": {}}}
     return record | {"training_seconds": 10.0 * steps[-1]}
 
@@ -301,7 +301,7 @@ def test_time_to_quality_compares_means_over_seeds(tmp_path, capsys):
     assert model["share of the paper's updates for its perplexity"] == 0.2 and model["seeds"] == 2
     points = {"updates": [20, 40, 60], "seconds": [200, 400, 600], "evaluations of F": [100, 200, 300]}
     points |= {"eval_loss": [1.0, 1.0, 1.0], "eval_perplexity": [8.0, 4.0, 4.0]}
-    assert model["validation"] == points and model["test"]["bleu"] == [33.0, 34.0]
+    assert model["validation"] == points and model["kept"]["test"]["bleu"] == [33.0, 34.0]
     assert measured["multi30k_en_de"]["rates"].keys() == {"adam_0.001", "muon_0.006_0.003"} and "ptb" not in measured
     row = "| tatoeba_en_de_small | paper | rk2 | 2 | 200 | 1000 | 4.00 | bleu 31.00 |"
     assert row in capsys.readouterr().out

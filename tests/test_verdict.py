@@ -205,6 +205,7 @@ def test_the_page_says_in_words_what_the_records_say():
         "where perplexity is lowest, it is {} ({}), part".format(*phi[2]),
         "do as well as {} layers without dropout (phi {}, {}), but".format(layers[1], *phi[1]),
         f"needs no further evaluation, has {of_length / of_euler2:.0%} of their gain.",
+        "a residual step of 2 has {dry_residual_step2_2:.2f}, one of RK2 {dry_rk2_step2_2:.2f} (one seed)",
         f"draws of dropout, has {of_averages / of_rk2:.0%} of RK2's gain over two residual layers.",
         "RK2 have {plain_rk2_2:.2f}, less than eight residual layers ({plain_residual_8:.2f});",
         "two residual layers have {plain_residual_2:.2f}.",

@@ -269,7 +269,7 @@ def time_to_quality(path: Path) -> None:
                 axis.plot(
                     points["updates"], points["eval_perplexity"], color=color, marker="o", markersize=3, label=label
                 )
-        axis.set(title=task, xlabel="updates", ylim=(3, 15))
+        axis.set(title=task, xlabel="updates", ylim=(90, 250) if task == "ptb" else (3, 15))
         axis.legend(fontsize=8, frameon=False)
     axes[0][0].set_ylabel("validation perplexity, RK2")
     save(chart, path)

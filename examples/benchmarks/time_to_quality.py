@@ -39,7 +39,8 @@ def read_models(file: Path) -> dict[str, list[dict]]:
 
 
 def curve(runs: list[dict]) -> dict:
-    """Means over the seeds of a model at the updates that all evaluated, and its scores of the test set."""
+    """Means over the seeds of a model at the updates that all evaluated, and the scores of the models that its
+    trainings kept: of the best epoch, or of the last update."""
     logs = [{entry["step"]: entry for entry in run["log_history"] if "eval_loss" in entry} for run in runs]
     updates = sorted(set.intersection(*map(set, logs)))
     last = [run["log_history"][-1]["step"] for run in runs]
@@ -53,16 +54,19 @@ def curve(runs: list[dict]) -> dict:
     for name in ("eval_loss", "eval_perplexity", "eval_bleu"):
         if all(name in log[update] for log in logs for update in updates):
             points[name] = [round(statistics.mean(log[update][name] for log in logs), 4) for update in updates]
-    test = {
-        name: [round(run["metrics"]["test"][name], 4) for run in runs]
-        for name in ("bleu", "perplexity")
-        if all(name in run["metrics"]["test"] for run in runs)
+    kept = {
+        split: {
+            name: [round(run["metrics"][split][name], 4) for run in runs]
+            for name in ("bleu", "perplexity")
+            if all(name in run["metrics"][split] for run in runs)
+        }
+        for split in ("validation", "test")
     }
     return {
         "seeds": len(runs),
         "optimizer": runs[0]["training"]["arguments"].get("optim"),
         "validation": points,
-        "test": test,
+        "kept": kept,
     }
 
 
@@ -109,10 +113,11 @@ def main(argv: list[str] | None = None) -> dict:
     for task, recipes in measured.items():
         for recipe, models in recipes.items():
             for name, model in models.items():
-                points, test = model["validation"], model["test"]
-                kind, values = next(iter(test.items()))
+                points, kept = model["validation"], model["kept"]
+                kind, values = next(iter(kept["test"].items()))
                 cells = [task, recipe, name, model["seeds"], points["updates"][-1], points["evaluations of F"][-1]]
-                cells += [f"{points['eval_perplexity'][-1]:.2f}", f"{kind} {statistics.mean(values):.2f}"]
+                cells.append(f"{statistics.mean(kept['validation']['perplexity']):.2f}")
+                cells.append(f"{kind} {statistics.mean(values):.2f}")
                 print(f"| {' | '.join(map(str, cells))} |")
     return measured
 

@@ -388,8 +388,10 @@ def all_runs() -> list[Run]:
         for seed in SEEDS
         for name, overrides in models.items()
     ]
-    name = "ptb_fast/rk2_dropout0.1_5_epochs_1"
-    runs.append(Run(name, "ptb_fast", 1, f"{PTB['rk2']},dropout=0.1", arguments=["--num_train_epochs", "5"]))
+    runs += [
+        Run("ptb_fast/rk2_5_epochs_1", "ptb_fast", 1, PTB["rk2"], arguments=["--num_train_epochs", "5"]),
+        Run("ptb_fast/rk2_dropout0.3_1", "ptb_fast", 1, f"{PTB['rk2']},dropout=0.3"),
+    ]
     recipe = "multi30k_en_de_fast"
     runs += [Run(f"rates/{recipe}/{name}_1", recipe, 1, FIRST_FAST, arguments=rates) for name, rates in RATES.items()]
     runs += [

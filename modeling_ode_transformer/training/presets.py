@@ -99,7 +99,7 @@ PRESETS = {
         )
         for name, least, model, batch, epochs in (
             ("tiny", 0, decoder_model(128, 2, 4, 512, 0.3), 16, 10),
-            ("small", 10_000, decoder_model(512, 1, 8, 2048, 0.1), 32, 5),
+            ("small", 10_000, decoder_model(512, 1, 8, 2048, 0.1), 32, 3),
             ("base", 200_000, decoder_model(512, 6, 8, 2048, 0.1), 32, 5),
         )
     ),
