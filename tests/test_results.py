@@ -241,6 +241,9 @@ def test_time_to_quality_is_that_of_the_records(tmp_path, capsys):
             scores = next(iter(model["kept"]["test"].values()))
             assert f"{statistics.mean(scores):.2f}" in pages[1]
             assert f"{model['validation']['updates'][-1]:,}" in pages[1]
+    bleu = statistics.mean(record["multi30k_en_de"]["fast"]["rk2"]["kept"]["test"]["bleu"])
+    assert f"[{bleu:.1f} BLEU](docs/training.md#faster-training)" in words_of(ROOT / "README.md")
+    assert f"which has [{bleu:.2f} BLEU]" in words_of(ROOT / "docs" / "training.md")
 
 
 def test_deep_encoders_are_those_of_the_queue():
