@@ -529,6 +529,12 @@ def test_the_small_encoders_are_those_of_the_queue(part, result, scores, phi):
     assert cells_below(page, phi, ENCODERS) == expected
 
 
+def test_phi_from_longer_residual_steps_is_that_of_the_result():
+    schemes = read_runs("verdict_plain_no_dropout_step2.json")["schemes"]
+    shown = cells_below(ROOT / "docs" / "verdict.md", "The same from residual models with a step of 2", ENCODERS)
+    assert shown == {scheme: verdict_of_two_layers(sizes["2"]) for scheme, sizes in schemes.items()}
+
+
 def test_the_table_of_phi_is_that_of_the_results():
     found = {}
     for name in ("verdict_plain_no_dropout", "verdict_plain_dropout0", "verdict_plain", "verdict"):

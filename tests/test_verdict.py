@@ -160,11 +160,13 @@ def test_the_page_has_the_phi_of_the_records(module):
     [
         *(("verdict", ["--seconds", "verdict_seconds.json"]), ("verdict_plain", [])),
         *(("verdict_plain_dropout0", []), ("verdict_plain_no_dropout", [])),
+        ("verdict_plain_no_dropout_step2", ["--residual", "residual_step2"]),
     ],
 )
 def test_the_small_encoders_verdict_is_that_of_the_record(module, name, options, tmp_path, monkeypatch):
     monkeypatch.chdir(EXAMPLES / "results")
-    record, again = Path("queue", f"{name}_multi30k_en_de_fast.json"), tmp_path / "again.json"
+    part = name.removesuffix("_step2")
+    record, again = Path("queue", f"{part}_multi30k_en_de_fast.json"), tmp_path / "again.json"
     module.main([str(record), *options, "--output_file", str(again)])
     (made, kept) = (leaves(json.loads(path.read_text(encoding="utf-8"))) for path in (again, Path(f"{name}.json")))
     for one, other in zip(made, kept, strict=True):
