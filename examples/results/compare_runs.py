@@ -115,7 +115,6 @@ QUEUE = {
         f"verdict_{surroundings}_multi30k_en_de_fast": replace(MULTI30K, baselines=("residual_2",))
         for surroundings in ("both", "plain", "step2", "step4", "plain_dropout0", "no_dropout", "plain_no_dropout")
     },
-    "verdict_plain_no_dropout_tatoeba_en_de_small_fast": replace(TATOEBA, baselines=("residual_2",)),
     "verdict_linux_doc": LINUX,
     "verdict_rates_linux_doc": replace(LINUX, baselines=("residual_0.006",)),
     "gates_ptb": replace(PTB, baselines=("rk2_gate",)),
