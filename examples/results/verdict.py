@@ -10,7 +10,7 @@ times and reaches the loss L is worth a residual model of N_eq parameters, `L(N_
     phi = log(N_eq / N) / log r
 
 is 0 if the further evaluations are worth nothing, and 1 if each is worth as much as layers of its own. Intervals come
-from a bootstrap over the seeds of all models, fitted anew each time. Runs are named SCHEME_SIZE_SEED.
+from a bootstrap of the losses of all models, fitted anew each time. Runs are named SCHEME_SIZE_SEED.
 
 Beside phi are differences of loss from the residual fit: at equal parameters, at equal arithmetic (the residual model
 with r times the parameters in its stack) and, with `--seconds`, at equal seconds of training on one machine.
@@ -154,21 +154,24 @@ def compare(
 def bootstrap(
     points: Sequence[Point], samples: int = SAMPLES, seed: int = 0, residual: str = RESIDUAL
 ) -> dict[tuple[str, str], list[float]]:
-    """phi of samples of the seeds of each model, by scheme and size; samples without a falling curve are left out. The
-    losses of n seeds vary as those of n - 1 others would: their distances from the mean grow by sqrt(n / (n - 1)).
-    A scheme's model of one seed is left out; empty if a residual one has one."""
+    """phi of samples of the models' mean losses, by scheme and size; samples without a falling curve are left out.
+
+    Losses of all models vary with the seed by one standard deviation. It is estimated from all of them together, since
+    two seeds say nothing of their own, and is drawn anew for each sample, as its degrees of freedom ask for. Empty if
+    no model has two seeds.
+    """
+    groups = [[point.loss for point in group] for group in grouped(points).values()]
+    means = [mean(group) for group in grouped(points).values()]
+    freedom = sum(len(group) - 1 for group in groups)
     drawn = defaultdict(list)
-    groups = {key: group for key, group in grouped(points).items() if len(group) > 1 or key[0] == residual}
-    if min(map(len, groups.values())) == 1:
+    if not freedom:
         return drawn
-    for key, group in groups.items():
-        middle, factor = np.mean([point.loss for point in group]), math.sqrt(len(group) / (len(group) - 1))
-        groups[key] = [point._replace(loss=float(middle + factor * (point.loss - middle))) for point in group]
+    squares = sum(float(np.square(np.subtract(group, np.mean(group))).sum()) for group in groups)
     generator = np.random.default_rng(seed)
     for _ in range(samples):
-        sample = [
-            group[i] for group in groups.values() for i in generator.integers(len(group), size=len(group)).tolist()
-        ]
+        deviation = math.sqrt(squares / generator.chisquare(freedom))
+        noise = deviation * generator.normal(size=len(groups)) / np.sqrt([len(group) for group in groups])
+        sample = [point._replace(loss=point.loss + x) for point, x in zip(means, noise.tolist())]
         try:
             _, found = compare(sample, residual)
         except ValueError:
@@ -184,8 +187,8 @@ def verdict(
     seconds: Mapping[str, float] | None = None,
     residual: str = RESIDUAL,
 ) -> dict[str, Any]:
-    """The fit and, by scheme and size, what `compare` finds, with the interval of phi (95%) where its models and
-    the residual ones have several seeds.
+    """The fit and, by scheme and size, what `compare` finds, with the interval of phi (95%) if any model has
+    several seeds.
 
     Args:
         runs: Records of `collect_runs.py` by name.
