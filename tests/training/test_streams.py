@@ -129,8 +129,8 @@ def test_a_stream_of_remote_files_has_the_batches_of_local_ones(files):
     assert numbers(of_epochs(again, 2)) == found[9:]
 
 
-def processes(count, make):
-    """The batches of processes that run as threads and agree on numbers as processes do."""
+def processes(count, make, epochs=1):
+    """The batches of processes that run as threads and agree on numbers as processes do, and the state before each."""
     barrier, box, results = threading.Barrier(count, timeout=20), [None] * count, [None] * count
 
     def run(rank):
@@ -143,7 +143,12 @@ def processes(count, make):
 
         stream = make(rank)
         stream._gather = gather
-        results[rank] = numbers(of_epochs(stream, 1))
+        before = stream.start["batches"] + stream.start["skipped"]
+        found = [
+            (numbers([batch])[0], stream.state_dict(before + number))
+            for number, batch in enumerate(of_epochs(stream, epochs))
+        ]
+        results[rank] = tuple(map(list, zip(*found)))
 
     threads = [threading.Thread(target=run, args=(rank,), daemon=True) for rank in range(count)]
     for thread in threads:
@@ -165,7 +170,7 @@ def test_all_processes_have_as_many_updates(count, files):
             stream = split_dataset_by_node(stream_of(parts[rank]), 0, 1)
         return TokenBudgetStream(stream, 60, 20, num_replicas=count, rank=rank, accumulation_steps=2)
 
-    found = processes(count, make)
+    found = [batches for batches, _ in processes(count, make)]
     assert len({len(batches) for batches in found}) == 1 and len(found[0]) % 2 == 0
     seen = [sorted(index for batch in batches for index in batch) for batches in found]
     if count == 2:
@@ -173,6 +178,30 @@ def test_all_processes_have_as_many_updates(count, files):
         assert seen[1] == list(range(46, COUNT))
     else:
         assert sorted(index for indices in seen for index in indices) == list(range(COUNT))
+
+
+def test_processes_of_unequal_parts_go_on_exactly(files):
+    """From the first pass, while the smaller part comes again, and from the second pass, which has all pairs."""
+    parts = [files[:1], files[1:]]
+
+    def make(rank, start=None):
+        stream = split_dataset_by_node(stream_of(parts[rank]), 0, 1)
+        stream = TokenBudgetStream(stream, 60, 20, num_replicas=2, rank=rank)
+        if start is not None:
+            stream.load_state_dict(start)
+        return stream
+
+    whole = processes(2, make, epochs=2)
+    states = [states for _, states in whole]
+    second = next(i for i, state in enumerate(states[0]) if state["epoch"] == 1)
+    again = next(i for i, state in enumerate(states[0]) if state["is_over"]) + 1
+    assert again < second
+    for (batches, _), indices in zip(whole, (range(46), range(46, COUNT))):
+        assert {index for batch in batches[second:] for index in batch} == set(indices)
+    for number in (2, again, second + 2):
+        starts = [of_process[number] for of_process in states]
+        resumed = processes(2, lambda rank, starts=starts: make(rank, starts[rank]), epochs=2)
+        assert [batches for batches, _ in resumed] == [batches[number:] for batches, _ in whole], number
 
 
 def trainer_for(folder, files, **values):
