@@ -54,6 +54,7 @@ SEQ2SEQ = {
     **{"predict_with_generate": True, "generation_num_beams": 1, "num_beams": 4, "length_penalty": 0.6},
     "per_device_eval_batch_size": 64,
 }
+NO_HISTORY = {"layer_history": "none"}
 WIDE = {"muon_learning_rate": 0.004, "max_tokens_per_batch": 8192, "num_train_epochs": 8}
 PRESETS = {
     "seq2seq": (
@@ -70,13 +71,16 @@ PRESETS = {
             10_000,
             {
                 **{**SEQ2SEQ, "vocab_size": 8000, "max_tokens_per_batch": 2700, "num_train_epochs": 6},
-                "config_overrides": seq2seq_model(256, 3, 4, 1024, 0.1) | {"layer_history": "none"},
+                "config_overrides": seq2seq_model(256, 3, 4, 1024, 0.1) | NO_HISTORY,
             },
         ),
         Preset(
             "medium",
             100_000,
-            {**SEQ2SEQ, **WIDE, "config_overrides": seq2seq_model(512, 6, 4, 1024, 0.2), "vocab_size": 10_000},
+            {
+                **{**SEQ2SEQ, **WIDE, "vocab_size": 10_000},
+                "config_overrides": seq2seq_model(512, 6, 4, 1024, 0.1) | NO_HISTORY,
+            },
         ),
         Preset(
             "base",
