@@ -201,6 +201,44 @@ def test_trainings_on_tatoeba_are_those_of_the_queue():
             assert says in words_of(page)
 
 
+def test_the_fast_recipe_on_tatoeba_is_that_of_the_queue():
+    runs = read_runs("queue/tatoeba_en_de_small_fast.json")
+    compared = read_runs("queue/tatoeba_en_de_small_fast_bootstrap.json")
+    rows, names = table_below(PAGE, "### Tatoeba by the fast recipe"), {"residual": "residual", "RK2": "rk2"}
+    columns = ("validation BLEU", "test BLEU", "test perplexity")
+    values = {column: {name: [] for name in names} for column in columns}
+    for row in rows:
+        for column in columns:
+            score = score_of(runs[f"{names[row['']]}_{row['seed']}"], column)
+            values[column][row[""]].append(score)
+            assert row[column] == shown(score, column)
+    assert len(rows) == 4
+    bleu, chrf = (compared[metric]["residual"]["RK2"] for metric in ("bleu", "chrf"))
+    assert not bleu["differs"] and not bleu["counts_seeds"] and chrf["differs"]
+    means = {column: [statistics.mean(scores) for scores in each.values()] for column, each in values.items()}
+    assert bleu["difference"] == pytest.approx(means["test BLEU"][1] - means["test BLEU"][0], abs=0.001)
+    before = read_runs("queue/tatoeba_en_de_small_bootstrap.json")["bleu"]["residual"]["RK2"]
+    gains = [mean - before[score] for mean, score in zip(means["test BLEU"], ("score_a", "score_b"))]
+    assert min(gains) > max(bleu["difference"], before["difference"])
+    ahead = [score < values["validation BLEU"]["residual"][0] for score in values["validation BLEU"]["RK2"]]
+    assert sum(ahead) == 2
+    section = words_of(PAGE, "### Tatoeba by the fast recipe")
+    for says in (
+        f"{bleu['difference']:.2f} BLEU (95% interval {interval_of(bleu)},",
+        f"{bleu['detectable_difference']:.2f} is detectable",
+        f"chrF is {chrf['difference']:.2f} higher ({interval_of(chrf)})",
+        "mean perplexity {:.0%} lower".format(1 - means["test perplexity"][1] / means["test perplexity"][0]),
+        "residual model {:.2f} BLEU and RK2 {:.2f}, each".format(*gains),
+    ):
+        assert says in section
+    assert "{:.2f} to {:.2f} BLEU, RK2 has {:.2f} more".format(*sorted(gains), bleu["difference"]) in words_of(PAGE)
+    for page in (ROOT / "README.md", ROOT / "docs" / "faq.md"):
+        assert f"{bleu['difference']:.2f} BLEU more" in words_of(page) and interval_of(bleu) in words_of(page)
+    (rk2, residual) = table_below(ROOT / "examples" / "models" / "README.md", "Beside it, the residual model")
+    for row, name in ((rk2, "rk2_1"), (residual, "residual_1")):
+        assert row["Tatoeba, test"] == shown(score_of(runs[name], "test BLEU"), "test BLEU")
+
+
 def test_time_to_quality_is_that_of_the_records(tmp_path, capsys):
     """The record is what the script makes of the trainings' records, and the pages have its numbers."""
     record = read_runs("time_to_quality.json")
