@@ -254,8 +254,8 @@ def test_time_to_quality_is_that_of_the_records(tmp_path, capsys):
         "fast, history, dropout 0.2": "fast | rk2_dlcl_dropout0.2",
         "fast, history, dropout 0.1": "fast | rk2_dlcl_dropout0.1",
         "the same, learned weights, step of 2": "fast | rk2_learned_step2",
-        "the same, Adam (0.002)": "rates | adam_0.002",
     }
+    names |= {f"the same, Adam ({rate})": f"rates | adam_{rate}" for rate in ("0.001", "0.002", "0.003")}
     names |= {f"the same, Muon ({rate})": f"rates | muon_{rate}_0.003" for rate in ("0.003", "0.012")}
     rows += table_below(ROOT / "docs" / "benchmarks.md", "### Time to quality of a language model")
     tests = {"test BLEU": "bleu", "test perplexity": "perplexity"}
