@@ -160,18 +160,17 @@ def bootstrap(
     two seeds say nothing of their own, and is drawn anew for each sample, as its degrees of freedom ask for. Empty if
     no model has two seeds.
     """
-    groups = [[point.loss for point in group] for group in grouped(points).values()]
-    means = [mean(group) for group in grouped(points).values()]
-    freedom = sum(len(group) - 1 for group in groups)
-    drawn = defaultdict(list)
+    models = [(mean(group), len(group)) for group in grouped(points).values()]
+    freedom, drawn = len(points) - len(models), defaultdict(list)
     if not freedom:
         return drawn
-    squares = sum(float(np.square(np.subtract(group, np.mean(group))).sum()) for group in groups)
+    middle = {(point.scheme, point.size): point.loss for point, _ in models}
+    squares = sum((point.loss - middle[point.scheme, point.size]) ** 2 for point in points)
     generator = np.random.default_rng(seed)
-    for _ in range(samples):
-        deviation = math.sqrt(squares / generator.chisquare(freedom))
-        noise = deviation * generator.normal(size=len(groups)) / np.sqrt([len(group) for group in groups])
-        sample = [point._replace(loss=point.loss + x) for point, x in zip(means, noise.tolist())]
+    deviations = np.sqrt(squares / generator.chisquare(freedom, size=samples))
+    noise = [deviations * generator.normal(size=samples) / math.sqrt(number) for _, number in models]
+    for row in np.transpose(noise).tolist():
+        sample = [point._replace(loss=point.loss + x) for (point, _), x in zip(models, row)]
         try:
             _, found = compare(sample, residual)
         except ValueError:
