@@ -18,11 +18,11 @@ from pathlib import Path
 
 
 RESULTS = Path(__file__).resolve().parent.parent / "results"
-# Of each task: the record of the recipe after the papers, that of the fast one, and runs of it at other rates.
+# Of each task: the record of the recipe after the papers, and the fast recipe, whose records are the queue's.
 TASKS = {
-    "multi30k_en_de": ("multi30k/runs.json", "queue/multi30k_en_de_fast.json", "queue/rates_multi30k_en_de_fast.json"),
-    "tatoeba_en_de_small": ("queue/tatoeba_en_de_small.json", "queue/tatoeba_en_de_small_fast.json", None),
-    "ptb": ("queue/ptb.json", "queue/ptb_fast.json", None),
+    "multi30k_en_de": ("multi30k/runs.json", "multi30k_en_de_fast"),
+    "tatoeba_en_de_small": ("queue/tatoeba_en_de_small.json", "tatoeba_en_de_small_fast"),
+    "ptb": ("queue/ptb.json", "ptb_fast"),
 }
 # What earlier records call the models of the queue.
 NAMES = {"RK2": "rk2", "RK2 (gate)": "rk2_gate", "RK4": "rk4"}
@@ -82,8 +82,9 @@ def share_of_updates(fast: dict, paper: dict) -> float | None:
 def measure(results: Path) -> dict[str, dict]:
     """Curves by task, recipe and model. Runs of a fast recipe at other rates are named by optimizer and rates."""
     measured = {}
-    for task, files in TASKS.items():
-        paper, fast, rates = (read_models(results / file) if file else {} for file in files)
+    for task, (paper_file, recipe) in TASKS.items():
+        files = (paper_file, f"queue/{recipe}.json", f"queue/rates_{recipe}.json")
+        paper, fast, rates = (read_models(results / file) for file in files)
         if not fast:
             continue
         recipes = {"paper": {name: paper[name] for name in fast if name in paper}, "fast": fast, "rates": rates}

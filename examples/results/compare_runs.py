@@ -103,6 +103,8 @@ QUEUE = {
     "multi30k_en_de_fast": MULTI30K,
     "ptb_fast": PTB,
     "rates_multi30k_en_de_fast": replace(MULTI30K, baselines=("adam_0.002",)),
+    "rates_tatoeba_en_de_small_fast": TATOEBA,
+    "rates_ptb_fast": PTB,
     "ptb": PTB,
     "gates_multi30k_en_de": replace(MULTI30K, baselines=("rk2_gate",)),
     "verdict_tatoeba_en_de_small_fast": replace(TATOEBA, baselines=("residual_3", "residual_6")),

@@ -391,6 +391,11 @@ def all_runs() -> list[Run]:
     ]
     recipe = "multi30k_en_de_fast"
     runs += [Run(f"rates/{recipe}/{name}_1", recipe, 1, FIRST_FAST, arguments=rates) for name, rates in RATES.items()]
+    # Muon's rates are those that were best above, and so is Adam's on other data.
+    runs += [
+        Run(f"rates/{recipe}/adam_0.002_1", recipe, 1, overrides, arguments=RATES["adam_0.002"])
+        for recipe, overrides in (("tatoeba_en_de_small_fast", TATOEBA["rk2"]), ("ptb_fast", PTB["rk2"]))
+    ]
     runs += [
         Run(f"multi30k_en_fr/{name}_{seed}", "multi30k_en_fr", seed, overrides, needs_gpu=True)
         for seed in SEEDS
