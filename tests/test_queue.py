@@ -74,7 +74,6 @@ def queue(module, tmp_path, monkeypatch):
     (tmp_path / "analysis" / "collect_runs.py").write_text(COLLECT_STUB)
     monkeypatch.setattr(module, "EXAMPLES", tmp_path)
     monkeypatch.setattr(module, "RECORDS", tmp_path / "records")
-    monkeypatch.setattr(module, "CONVERT", "")
     monkeypatch.setattr(module, "SCORE", ["-c", SCORE_STUB])
     monkeypatch.setattr(signal, "signal", lambda *_: None)
     monkeypatch.chdir(tmp_path)
@@ -99,12 +98,9 @@ def test_first_seeds_come_first_and_what_is_done_is_not_repeated(queue, tmp_path
     (runs / "broken" / "residual_2").touch()
     with pytest.raises(SystemExit) as stopped:
         queue.main(["--output_dir", str(runs), "--only", "tatoeba_en_de_small/*"])
-    waiting = ["continued_2", "converted_2"]
-    left = [f"tatoeba_en_de_small/{name}" for name in ("rk2_1", "residual_2", *waiting)]
+    left = [f"tatoeba_en_de_small/{name}" for name in ("rk2_1", "residual_2")]
     assert str(stopped.value).split(": ")[1].split(", ") == left
-    models = ["residual", "residual6", "rk2", "rk2_gate", "rk2_gate_output", "rk4"]
-    order = [f"{model}_{seed}" for seed in (1, 2, 3) for model in models]
-    order += [f"{model}_{seed}" for seed in (1, 3) for model in ("continued", "converted")]
+    order = [f"{model}_{seed}" for seed in (1, 2, 3) for model in ("residual", "residual6", "rk2")]
     assert called(runs) == [f"tatoeba_en_de_small/{name}" for name in order]
 
     for path in (runs / "broken").iterdir():
@@ -113,7 +109,7 @@ def test_first_seeds_come_first_and_what_is_done_is_not_repeated(queue, tmp_path
     queue.main(["--output_dir", str(runs), "--only", "tatoeba_en_de_small/*"])
     assert called(runs) == left
     recorded = json.loads((tmp_path / "records" / "tatoeba_en_de_small.json").read_text())
-    assert sorted(recorded) == sorted({*order, "rk2_1", "residual_2", *waiting})
+    assert sorted(recorded) == sorted(order)
     kept = {path.name.partition(".")[0]: path for path in (tmp_path / "records" / "tatoeba_en_de_small").iterdir()}
     assert sorted(kept) == sorted(recorded)
     assert gzip.decompress(kept["rk2_1"].read_bytes()) == b"translated\n"
@@ -134,15 +130,13 @@ def test_what_is_recorded_is_done_where_its_folder_is_lost(queue, tmp_path):
 
 
 def test_every_run_is_a_call_that_its_script_takes(queue, tmp_path):
-    """Only one copy of each file and option; a run that goes on has the model of the first, converted or not."""
+    """Only one copy of each file and option."""
     queue.EXAMPLES = EXAMPLES
     names = [run.name for run in queue.all_runs()]
     assert len(names) == len(set(names))
-    assert {run.recipe for run in queue.all_runs() if run.needs_gpu} == {"tatoeba_en_de", "multi30k_en_fr"}
-    others = [name for name in names if not name.startswith("tatoeba")]
-    assert others[:2] == ["multi30k_en_de/rk2_gate_output_1", "multi30k_en_de/rk2_learned_output_1"]
+    assert {run.recipe for run in queue.all_runs() if run.needs_gpu} == {"tatoeba_en_de"}
     for run in queue.all_runs():
-        script, *arguments = run.commands(Path("data"), tmp_path, ["--bf16", "False"])[-1]
+        script, *arguments = run.command(Path("data"), tmp_path, ["--bf16", "False"])
         if run.recipe.startswith(("ptb", "linux_doc")):
             assert Path(script).name == "run_language_modeling.py"
             model, data, training = parse_arguments(language_model.LANGUAGE_MODEL, arguments)
@@ -152,7 +146,7 @@ def test_every_run_is_a_call_that_its_script_takes(queue, tmp_path):
         files = {name: [value] for name, value in recipe.items() if name.endswith("_file")}
         assert {name: data.named(name) for name in files} == files
         assert (training.seed, training.bf16, Path(training.output_dir)) == (run.seed, False, tmp_path / run.name)
-        assert bool(model.config_overrides) == (run.start is None) == (model.model_name_or_path is None)
+        assert model.config_overrides and model.model_name_or_path is None
 
 
 def test_jobs_share_a_gpu(queue, tmp_path, monkeypatch, capsys):
@@ -180,18 +174,9 @@ def test_jobs_share_a_gpu(queue, tmp_path, monkeypatch, capsys):
     with pytest.raises(SystemExit):
         queue.main(["--gpu", "--only", "ptb*"])
     capsys.readouterr()
-    queue.main(["--output_dir", "runs", "--list", "--only", "multi30k_en_fr/*_3"])
-    waiting = [f"multi30k_en_fr/{name}_3 waits" for name in queue.MULTI30K_FRENCH]
+    queue.main(["--output_dir", "runs", "--list", "--only", "gates/ptb/*_3"])
+    waiting = [f"gates/ptb/{name}_3 waits" for name in queue.GATES]
     assert [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()] == waiting
-
-
-def test_a_run_that_continues_waits_for_its_start(queue, tmp_path):
-    """Also where both could run at a time."""
-    queue.main(["--output_dir", "runs", "--jobs", "50", "--only", "tatoeba_en_de_small/*_1"])
-    order = called(Path("runs"))
-    start = order.index("tatoeba_en_de_small/residual_1")
-    assert all(start < order.index(f"tatoeba_en_de_small/{name}_1") for name in ("continued", "converted"))
-    assert len(order) == 8
 
 
 def test_a_stopped_queue_stops_its_training(tmp_path):

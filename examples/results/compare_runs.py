@@ -25,14 +25,10 @@ RESULTS = Path(__file__).resolve().parent
 MODELS = {
     "residual": "residual",
     "residual6": "residual, 6 layers",
-    "continued": "residual, continued",
-    "converted": "residual, continued as RK2",
     "rk2": "RK2",
     "rk2_learned": "RK2 (learned)",
     "rk2_gate": "RK2 (gate)",
     "rk2_ema": "RK2 (EMA)",
-    "rk2_gate_output": "RK2 (gate), output form",
-    "rk2_learned_output": "RK2 (learned), output form",
     "rk4": "RK4",
     "pc": "predictor-corrector",
 }
@@ -49,23 +45,19 @@ class Part:
         baselines: Models that all later ones are compared with.
         metrics: The metrics.
         ending: The ending of the outputs' names.
-        beside: Another folder of outputs, beside this file, with models to compare with.
     """
 
     references: str
     column: int | None = None
-    baselines: tuple[str, ...] = ("residual", "residual6", "continued", *DEEP)
+    baselines: tuple[str, ...] = ("residual", "residual6", *DEEP)
     metrics: tuple[str, ...] = ("bleu", "chrf")
     ending: str = ".txt.gz"
-    beside: str | None = None
 
     def files(self, folder: Path) -> dict[str, list[Path]]:
         """The files of outputs of each model, one of each seed."""
         found: dict[str, list[Path]] = {}
         for path in sorted(folder.glob(f"*{self.ending}")):
             found.setdefault(re.sub(r"_\d$", "", path.name.removesuffix(self.ending)), []).append(path)
-        if found and self.beside:
-            found = replace(self, beside=None).files(RESULTS / self.beside) | found
         order = [*MODELS, *sorted(found.keys() - MODELS.keys())]
         return {name: found[name] for name in order if name in found}
 
@@ -97,8 +89,6 @@ LINUX = replace(PTB, references="linux_doc/test.txt.gz", baselines=("residual_0.
 QUEUE = {
     "tatoeba_en_de_small": TATOEBA,
     "tatoeba_en_de": TATOEBA,
-    "multi30k_en_de": replace(MULTI30K, beside="multi30k/translations"),
-    "multi30k_en_fr": MULTI30K_FRENCH,
     "tatoeba_en_de_small_fast": TATOEBA,
     "multi30k_en_de_fast": MULTI30K,
     "ptb_fast": PTB,

@@ -26,7 +26,7 @@ import threading
 import time
 from argparse import ArgumentDefaultsHelpFormatter, ArgumentParser
 from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from fnmatch import fnmatch
@@ -41,21 +41,13 @@ TATOEBA = {
     "residual": RESIDUAL,
     "residual6": f"{RESIDUAL},encoder_layers=6",
     "rk2": "encoder_coefficients=fixed",
-    "rk2_gate": "encoder_coefficients=gate",
-    "rk2_gate_output": "encoder_coefficients=gate,stage_values=output",
-    "rk4": "encoder_solver=rk4,encoder_coefficients=fixed",
-}
-MULTI30K = {
-    "rk2_gate_output": "encoder_coefficients=gate,stage_values=output",
-    "rk2_learned_output": "encoder_coefficients=learned,stage_values=output",
 }
 PTB = {
     "residual": "decoder_solver=euler,decoder_coefficients=fixed",
     "rk2": "decoder_coefficients=fixed",
     "rk2_gate": "decoder_coefficients=gate",
-    "rk4": "decoder_solver=rk4,decoder_coefficients=fixed",
 }
-# For a GPU: deep encoders at base size (figure 3 of the paper), rates of two optimizers, and another language.
+# For a GPU: deep encoders at base size (figure 3 of the paper).
 DEEP = {
     f"{name}_{layers}_layers": f"{TATOEBA[name]},encoder_layers={layers}"
     for layers in (24, 12, 6)
@@ -68,19 +60,25 @@ SHORT += ["--save_strategy", "steps", "--save_total_limit", "1", "--load_best_mo
 DEEP_ARGUMENTS = [*SHORT, *MUON, "--max_steps", "300", "--warmup_steps", "50", "--max_eval_samples", "1000"]
 DEEP_ARGUMENTS += ["--per_device_eval_batch_size", "1000", "--loss_chunk_size", "0"]
 DEEP_ARGUMENTS += ["--muon_learning_rate", "0.004", "--learning_rate", "0.002"]
-# The fast recipe of Multi30k as it was at first.
+# The fast recipe of Multi30k as it was at first, and other rates than the recipe's for it.
 FIRST_FAST = "layer_history=learned_dense,dropout=0.2"
-# Two optimizers on it, each at five rates: Muon's, that of the other parameters with Muon, and Adam's.
-RATES = {
-    f"muon_{rate}_{other}": ["--muon_learning_rate", rate, "--learning_rate", other]
-    for rate, other in (
-        *(("0.003", "0.003"), ("0.006", "0.003"), ("0.012", "0.003")),
-        *(("0.02", "0.003"), ("0.006", "0.006")),
-    )
-}
+RATES = {f"muon_{rate}_0.003": ["--muon_learning_rate", rate] for rate in ("0.003", "0.012")}
 ADAM = ["--optim", "adamw_torch_fused", "--learning_rate"]
-RATES |= {f"adam_{rate}": [*ADAM, rate] for rate in ("0.0007", "0.001", "0.0015", "0.002", "0.003")}
-MULTI30K_FRENCH = {name: TATOEBA[name] for name in ("residual", "residual6", "rk2_gate")}
+RATES |= {f"adam_{rate}": [*ADAM, rate] for rate in ("0.001", "0.002", "0.003")}
+# Fast recipes: residual models and RK2 with all seeds, and with the first one what the recipes were chosen by.
+FAST = {"tatoeba_en_de_small_fast": TATOEBA, "multi30k_en_de_fast": TATOEBA, "ptb_fast": PTB}
+FAST_TRIALS = {
+    "tatoeba_en_de_small_fast": {
+        "rk2_dropout0.1": "encoder_coefficients=fixed,dropout=0.1",
+        "rk2_dlcl_dropout0.1": "encoder_coefficients=fixed,layer_history=learned_dense,dropout=0.1",
+    },
+    "multi30k_en_de_fast": {
+        "rk2_dropout0.2": "encoder_coefficients=fixed,dropout=0.2",
+        "rk2_dlcl_dropout0.2": f"encoder_coefficients=fixed,{FIRST_FAST}",
+        "rk2_learned_step2": f"encoder_coefficients=learned,step_size=2,{FIRST_FAST}",
+    },
+    "ptb_fast": {"rk2_dropout0.3": f"{PTB['rk2']},dropout=0.3"},
+}
 # Gates that may stay open: on normalized stages, from 1/2 on, with a temperature; in small models and short
 # trainings, since the recipe's gate shuts within an epoch. "{}" is the stack whose they are.
 GATES = {
@@ -182,31 +180,13 @@ FILES = {
         ("tatoeba_en_de", "tatoeba_en_de_small", "tatoeba_en_de_small_fast"),
         ("tatoeba_en_de/{split}.tsv.gz", {}, ("train", "valid", "test")),
     ),
-    **{
-        recipe: (
-            "multi30k/{split}.{side}.gz",
-            {"source": "en", "target": target},
-            ("train", "val", "test_2016_flickr"),
-        )
-        for recipe, target in (("multi30k_en_de", "de"), ("multi30k_en_de_fast", "de"), ("multi30k_en_fr", "fr"))
-    },
+    **dict.fromkeys(
+        ("multi30k_en_de", "multi30k_en_de_fast"),
+        ("multi30k/{split}.{side}.gz", {"source": "en", "target": "de"}, ("train", "val", "test_2016_flickr")),
+    ),
     **dict.fromkeys(("ptb", "ptb_fast"), ("ptb/ptb.{split}.txt.gz", {}, ("train", "valid", "test"))),
     "linux_doc": ("linux_doc/{split}.txt.gz", {}, ("train", "valid", "test")),
 }
-# A residual model as RK2 with learned coefficients, which at first computes the same function.
-CONVERT = """
-import sys
-import torch
-from transformers import AutoConfig, AutoModelForSeq2SeqLM, AutoTokenizer
-import modeling_ode_transformer
-residual, converted = sys.argv[1:]
-config = AutoConfig.from_pretrained(residual, encoder_solver="rk2", encoder_coefficients="learned")
-model = AutoModelForSeq2SeqLM.from_pretrained(residual, config=config)
-with torch.no_grad():
-    model.model.encoder.solver_coefficients.weight.copy_(torch.tensor([1.0, 0.0]))
-model.save_pretrained(converted)
-AutoTokenizer.from_pretrained(residual).save_pretrained(converted)
-"""
 # Writes the log-likelihood of each line of a text, in the recipe's blocks.
 SCORE = ["-m", "modeling_ode_transformer", "score", "perplexity", "--block_size", "128"]
 
@@ -224,14 +204,12 @@ def data_arguments(recipe: str, data_dir: Path) -> list[str]:
 
 @dataclass(frozen=True)
 class Run:
-    """A training: its folder, recipe, seed, and the overrides of a new model or the run whose model continues."""
+    """A training: its folder, recipe, seed and the overrides of its model."""
 
     name: str
     recipe: str
     seed: int
-    overrides: str = ""
-    start: str | None = None
-    converted: bool = False
+    overrides: str
     arguments: list[str] = field(default_factory=list)
     needs_gpu: bool = False
 
@@ -253,22 +231,13 @@ class Run:
         kind = "nll" if self.is_of_language_model else "txt"
         return self.record(record_dir).with_suffix("") / f"{self.title}.{kind}.gz"
 
-    def commands(self, data_dir: Path, output_dir: Path, more: list[str]) -> list[list[str]]:
-        """What is to be run, in this order, each without the interpreter."""
+    def command(self, data_dir: Path, output_dir: Path, more: list[str]) -> list[str]:
+        """What is to be run, without the interpreter."""
         script = "run_language_modeling.py" if self.is_of_language_model else "run_translation.py"
         train = [str(EXAMPLES / script), "--recipe", self.recipe, "--log_coefficients"]
         train += ["--seed", str(self.seed), "--output_dir", str(output_dir / self.name), "--disable_tqdm", "True"]
-        train += data_arguments(self.recipe, data_dir)
-        if self.overrides or self.start:  # empty ones drop the recipe's
-            train += ["--config_overrides", self.overrides]
-        commands = []
-        if self.start:
-            model = output_dir / self.start
-            if self.converted:
-                model, residual = output_dir / f"{self.name}.start", model
-                commands.append(["-c", CONVERT, str(residual), str(model)])
-            train += ["--model_name_or_path", str(model)]
-        return [*commands, [*train, *self.arguments, *more]]
+        train += [*data_arguments(self.recipe, data_dir), "--config_overrides", self.overrides]
+        return [*train, *self.arguments, *more]
 
 
 def sizes_of_decoder(size: str) -> str:
@@ -347,7 +316,8 @@ def verdict_runs() -> list[Run]:
 
 def all_runs() -> list[Run]:
     """In the order in which they are run: of each part, all models with the first seed come first."""
-    parts = (("tatoeba_en_de_small", TATOEBA), ("multi30k_en_de", MULTI30K), ("ptb", PTB))
+    parts = [("tatoeba_en_de_small", TATOEBA), ("ptb", PTB)]
+    parts += [(recipe, {name: models[name] for name in ("residual", "rk2")}) for recipe, models in FAST.items()]
     runs = [
         Run(f"{recipe}/{name}_{seed}", recipe, seed, overrides)
         for recipe, models in parts
@@ -364,31 +334,12 @@ def all_runs() -> list[Run]:
         Run(f"tatoeba_en_de/{name}_1", "tatoeba_en_de", 1, overrides, arguments=DEEP_ARGUMENTS, needs_gpu=True)
         for name, overrides in DEEP.items()
     ]
-    fast = {
-        "tatoeba_en_de_small_fast": {
-            **{name: TATOEBA[name] for name in ("residual", "rk2", "rk2_gate")},
-            "rk2_dropout0.1": "encoder_coefficients=fixed,dropout=0.1",
-            "rk2_dlcl_dropout0.1": "encoder_coefficients=fixed,layer_history=learned_dense,dropout=0.1",
-        },
-        "multi30k_en_de_fast": {
-            **{name: TATOEBA[name] for name in ("residual", "rk2", "rk4", "rk2_gate")},
-            "rk2_dropout0": "encoder_coefficients=fixed,dropout=0.0",
-            "rk2_dropout0.2": "encoder_coefficients=fixed,dropout=0.2",
-            "rk2_dlcl_dropout0.2": f"encoder_coefficients=fixed,{FIRST_FAST}",
-            "rk2_learned_step2": f"encoder_coefficients=learned,step_size=2,{FIRST_FAST}",
-        },
-        "ptb_fast": PTB,
-    }
     runs += [
-        Run(f"{recipe}/{name}_{seed}", recipe, seed, overrides)
-        for recipe, models in fast.items()
-        for seed in SEEDS
+        Run(f"{recipe}/{name}_1", recipe, 1, overrides)
+        for recipe, models in FAST_TRIALS.items()
         for name, overrides in models.items()
     ]
-    runs += [
-        Run("ptb_fast/rk2_5_epochs_1", "ptb_fast", 1, PTB["rk2"], arguments=["--num_train_epochs", "5"]),
-        Run("ptb_fast/rk2_dropout0.3_1", "ptb_fast", 1, f"{PTB['rk2']},dropout=0.3"),
-    ]
+    runs.append(Run("ptb_fast/rk2_5_epochs_1", "ptb_fast", 1, PTB["rk2"], arguments=["--num_train_epochs", "5"]))
     recipe = "multi30k_en_de_fast"
     runs += [Run(f"rates/{recipe}/{name}_1", recipe, 1, FIRST_FAST, arguments=rates) for name, rates in RATES.items()]
     # Muon's rates are those that were best above, and so is Adam's on other data.
@@ -396,19 +347,7 @@ def all_runs() -> list[Run]:
         Run(f"rates/{recipe}/adam_0.002_1", recipe, 1, overrides, arguments=RATES["adam_0.002"])
         for recipe, overrides in (("tatoeba_en_de_small_fast", TATOEBA["rk2"]), ("ptb_fast", PTB["rk2"]))
     ]
-    runs += [
-        Run(f"multi30k_en_fr/{name}_{seed}", "multi30k_en_fr", seed, overrides, needs_gpu=True)
-        for seed in SEEDS
-        for name, overrides in MULTI30K_FRENCH.items()
-    ]
-    runs += verdict_runs()
-    recipe = "tatoeba_en_de_small"
-    further = ["--max_steps", "600", "--learning_rate", "5e-4", "--warmup_steps", "0"]
-    return runs + [
-        Run(f"{recipe}/{name}_{seed}", recipe, seed, "", f"{recipe}/residual_{seed}", name == "converted", further)
-        for seed in SEEDS
-        for name in ("continued", "converted")
-    ]
+    return runs + verdict_runs()
 
 
 def is_done(folder: Path) -> bool:
@@ -467,17 +406,14 @@ class Queue:
         self.is_stopped = threading.Event()
         # Runs of a part share their record; those of another process do, too.
         self.recording = threading.Lock()
-        self.begun: dict[str, Future] = {}
 
     def work(self, runs: list[Run]) -> list[str]:
-        """Trains what is not done, and returns the names of the runs that failed or wait for one that did. What ends
-        the queue ends its trainings too."""
+        """Trains what is not done, and returns the names of the runs that failed. What ends the queue ends its
+        trainings too."""
         with ThreadPoolExecutor(self.jobs) as executor:
-            # A run comes after the one whose model it continues, and so waits for one that has begun.
-            for run in runs:
-                self.begun[run.name] = executor.submit(self.train, run)
+            begun = {run.name: executor.submit(self.train, run) for run in runs}
             try:
-                return [name for name, is_done in self.begun.items() if not is_done.result()]
+                return [name for name, is_done in begun.items() if not is_done.result()]
             finally:
                 self.stop()
 
@@ -510,19 +446,13 @@ class Queue:
                 return True
         if self.is_stopped.is_set():
             return False
-        if run.start:
-            if run.start in self.begun:
-                self.begun[run.start].result()
-            if not is_done(self.output_dir / run.start):
-                say(f"{run.name} needs the model of {run.start}, which is not in {self.output_dir}")
-                return False
         folder, record = self.output_dir / run.name, run.record(self.record_dir)
         begin, log_file = time.time(), self.output_dir / f"{run.name}.log"
         with self.recording:
             say(f"{time.strftime('%F %T')} {run.name}: {state(run, self.output_dir, self.record_dir)}")
-        commands = [] if is_done(folder) else run.commands(self.data_dir, self.output_dir, self.more)
-        statuses = (self.run_child(command, log_file) for command in commands)
-        status = next((status for status in statuses if status), 0)
+        status = 0
+        if not is_done(folder):
+            status = self.run_child(run.command(self.data_dir, self.output_dir, self.more), log_file)
         if not status:
             collect = [str(EXAMPLES / "analysis" / "collect_runs.py"), str(folder)]
             with self.recording, locked(self.record_dir):
