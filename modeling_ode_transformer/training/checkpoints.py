@@ -117,15 +117,16 @@ def rotate_checkpoints(
     """Removes the oldest checkpoints until `save_total_limit` are left, but never the current and the best one.
 
     The oldest are those of the fewest updates. Trainer goes by modification times, but copying a folder or restoring a
-    backup changes them. Checkpoints of more updates than the current one are left over from a training that was
-    continued elsewhere, and are removed first.
+    backup changes them. Half-written checkpoints are removed first. Then come those of more updates than the current
+    one, which are left over from a training that was continued elsewhere.
     """
     remove_leftovers(output_dir)
     if not save_total_limit or save_total_limit < 0:
         return
     checkpoints, current = numbered_checkpoints(output_dir), Path(current)
     kept = {path.resolve() for path in (current, Path(best_model_checkpoint or current))}
-    checkpoints.sort(key=lambda path: update_number(path) <= update_number(current))
+    last = update_number(current)
+    checkpoints.sort(key=lambda path: (incomplete_reason(path) is None, update_number(path) <= last))
     removable = [path for path in checkpoints if path.resolve() not in kept]
     for path in removable[: max(len(checkpoints) - save_total_limit, 0)]:
         remove_checkpoint(path)

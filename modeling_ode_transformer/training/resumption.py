@@ -24,12 +24,9 @@ from .checkpoints import (
     PROGRESS,
     TRAINER_STATE,
     check_resumable,
-    incomplete_reason,
     last_complete_checkpoint,
     locked_folder,
     note_checksums,
-    numbered_checkpoints,
-    remove_checkpoint,
     remove_leftovers,
     rotate_checkpoints,
     update_number,
@@ -148,15 +145,8 @@ class Progress(TrainerCallback):
         self.trainer.accelerator.wait_for_everyone()
         if not args.should_save:
             return
-        folder = self.current.parent
         note_checksums(self.current)
-        if self.limit is not None:
-            # Leftovers of a killed run would count among the checkpoints to keep.
-            for path in numbered_checkpoints(folder):
-                if reason := incomplete_reason(path):
-                    logger.warning("Deleting %s: %s", path, reason)
-                    remove_checkpoint(path)
-        rotate_checkpoints(folder, self.limit, state.best_model_checkpoint, self.current)
+        rotate_checkpoints(self.current.parent, self.limit, state.best_model_checkpoint, self.current)
 
 
 def mean_loss(by_process: list[dict]) -> float:
@@ -219,8 +209,8 @@ class ResumableTrainerMixin:
     """For a Trainer: a training that was interrupted continues as if it never stopped.
 
     - `train(resume_from_checkpoint=True)` takes the last complete checkpoint: one to which every process has written
-      its part. A checkpoint of weights alone, or of another model, is refused. With `save_total_limit`, each save
-      first deletes half-written checkpoints, then those of the fewest updates; the last one is kept beside the best.
+      its part. A checkpoint of weights alone, or of another model, is refused. With `save_total_limit`,
+      half-written checkpoints are deleted first, then those of the fewest updates; the last one and the best one stay.
     - A run that had ended, by its updates or by early stopping, is not trained any further.
     - With `enable_jit_checkpoint`, SIGTERM ends the process after the update, with a checkpoint and exit code 143.
     - The steps of logs, evaluations and checkpoints are those of this call.

@@ -22,6 +22,8 @@ class WeightEma(TrainerCallback):
 
     @torch.no_grad()
     def on_optimizer_step(self, args, state, control, optimizer, **kwargs):
+        if optimizer.step_was_skipped:  # by a loss scale: weights of a first update have no state yet
+            return
         update = state.global_step + 1
         decay = min(self.decay, (1 + update) / (10 + update))
         for weight in weights_of(optimizer):

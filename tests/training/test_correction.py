@@ -163,6 +163,14 @@ def test_other_files_of_pairs(tmp_path):
     assert read("test", test_file=[source_file]) == [(source, None) for source in sources]
     assert read("validation", validation_file=[source_file], validation_reference_files=reference_files) == pairs
 
+    # A recipe may give one file as text.
+    assert read(train_file=m2) == read("validation", validation_file=m2) == read("test", test_file=m2) == pairs
+    assert read(**text | {"train_reference_files": reference_files[0]}) == pairs
+    of_validation = {"validation_file": source_file, "validation_reference_files": reference_files[0]}
+    assert read("validation", **of_validation) == pairs
+    with pytest.raises(ValueError, match=r"a\.m2 is both a training file and a validation file"):
+        read(train_file=m2, validation_file=m2)
+
     text["train_reference_files"] = reference_files
     unchanged = [(source, source) for source in sources]
     assert read(train_file=[m2, table], **text) == [*pairs, *pairs, *pairs, *unchanged]

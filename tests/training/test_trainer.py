@@ -165,18 +165,24 @@ def test_train_itself_leaves_out_half_written_checkpoints(tmp_path):
     assert loss_history(resumed) == loss_history(whole)
 
 
-def test_what_a_kill_left_does_not_count_as_a_checkpoint_to_keep(tmp_path, caplog):
-    """Killed while the third last checkpoint was being deleted. Checkpoints are removed by their updates, not by when
-    their folders were changed."""
+@pytest.mark.parametrize("is_best, kept", [(False, [1, 3, 4]), (True, [2, 3, 4])])
+def test_what_a_kill_left_is_no_checkpoint_to_keep(is_best, kept, tmp_path):
+    """A file of the second checkpoint is gone; if it is the best, it stays, as its weights may be all that is asked
+    for. Others are removed by their updates, not by when their folders were changed."""
     values = {"max_steps": 4, "save_strategy": "steps", "save_steps": 1}
     trainer_for(tmp_path, new_model(), **values).train()
     shutil.rmtree(tmp_path / "checkpoint-4")
-    (tmp_path / "checkpoint-1" / "model.safetensors").unlink()
-    for number, time in ((2, 2000), (3, 1000), (1, 3000)):
+    (tmp_path / "checkpoint-2" / "optimizer.pt").unlink()
+    for number, time in ((2, 3000), (3, 1000), (1, 2000)):
         os.utime(tmp_path / f"checkpoint-{number}", (time, time))
-    trainer_for(tmp_path, new_model(), **values, save_total_limit=2).train(resume_from_checkpoint=True)
-    assert [path.name for path in numbered_checkpoints(tmp_path)] == ["checkpoint-3", "checkpoint-4"]
-    assert "checkpoint-1: model.safetensors is missing" in caplog.text
+    trainer = trainer_for(tmp_path, new_model(), **values, save_total_limit=3)
+    if is_best:
+        state = tmp_path / "checkpoint-3" / "trainer_state.json"
+        noted = json.loads(state.read_text()) | {"best_model_checkpoint": str(tmp_path / "checkpoint-2")}
+        state.write_text(json.dumps(noted))
+        note_checksums(state.parent)
+    trainer.train(resume_from_checkpoint=True)
+    assert [path.name for path in numbered_checkpoints(tmp_path)] == [f"checkpoint-{number}" for number in kept]
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 # Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
 import pytest
 import torch
+from accelerate.optimizer import AcceleratedOptimizer
 from safetensors.torch import load_file
 
 from .test_trainer import new_model, trainer_for
@@ -24,6 +25,26 @@ def test_a_training_ends_with_the_average_of_the_weights_of_its_updates(optim, t
             mean = decay * mean + (1 - decay) * saved[name]
         torch.testing.assert_close(actual.double(), mean, rtol=1e-5, atol=1e-6)
         assert not torch.equal(actual, weights[-1][name]) or torch.equal(weights[0][name], weights[-1][name])
+
+
+@pytest.mark.parametrize("optim", ["adamw_torch", "muon"])
+def test_a_first_step_that_a_loss_scale_skips_is_no_update(optim, tmp_path, monkeypatch):
+    """Its gradients overflowed: the optimizer has no state yet, and makes it in the second step."""
+    step, calls = AcceleratedOptimizer.step, []
+
+    def skip_first(self, closure=None):
+        calls.append(self)
+        self._is_overflow = len(calls) == 1
+        if not self._is_overflow:
+            step(self, closure)
+
+    monkeypatch.setattr(AcceleratedOptimizer, "step", skip_first)
+    trainer = trainer_for(tmp_path, new_model(), optim=optim, weight_ema=0.4, **VALUES)
+    trainer.train()
+    second, last = (load_file(tmp_path / f"checkpoint-{update}" / "model.safetensors") for update in (2, 6))
+    assert len(calls) == 6
+    averages = trainer.model.state_dict()
+    assert any(averages[name].ne(last[name]).any() and averages[name].ne(second[name]).any() for name in last)
 
 
 @pytest.mark.parametrize("is_better", [True, False])

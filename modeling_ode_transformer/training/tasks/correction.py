@@ -175,7 +175,7 @@ def training_corpora(args: DataArguments) -> Corpora:
         raise ValueError("No train data: give --train_file, or --train_source_file and --train_reference_files.")
     if (args.train_source_file is None) != (args.train_reference_files is None):
         raise ValueError("--train_source_file and --train_reference_files go together; only one is given.")
-    validation_files = {Path(name).resolve() for name in args.validation_file or []}
+    validation_files = {Path(name).resolve() for name in args.named("validation_file")}
 
     def read(path: Path) -> Iterable[Pair]:
         if kind(path) == M2:
@@ -188,7 +188,7 @@ def training_corpora(args: DataArguments) -> Corpora:
         )
 
     def read_lines_with_references() -> Iterator[Pair]:
-        files = ([args.train_source_file, path] for path in args.train_reference_files)
+        files = ([args.train_source_file, path] for path in args.named("train_reference_files"))
         return chain.from_iterable(map(iterate_aligned_lines, files))
 
     corpora: list = [(name, partial(read, Path(name))) for name in args.named("train_file")]
@@ -203,10 +203,10 @@ def read_evaluated(args: DataArguments, split: str) -> Evaluated:
     Raises:
         ValueError: no file is named, or files of several kinds; one is malformed; the number of references differs.
     """
-    names = getattr(args, f"{split}_file")
+    names = args.named(f"{split}_file")
     if not names:
         raise ValueError(f"No {split} data: give --{split}_file.")
-    references_of = getattr(args, f"{split}_reference_files")
+    references_of = args.named(f"{split}_reference_files")
     kinds = sorted({kind(name) for name in names})
     if len(kinds) > 1:
         raise ValueError(f"--{split}_file {' '.join(names)}: give files of one kind, not {' and '.join(kinds)}.")
