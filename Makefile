@@ -24,7 +24,7 @@ PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --dist l
 test: install
 	$(PYTEST)
 
-# The core's tests, without those that start processes, compile or train.
+# The core's tests, without most of those that start processes, compile or train.
 test-fast: install
 	$(PYTEST) -m "not slow"
 

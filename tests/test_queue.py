@@ -136,6 +136,8 @@ def test_every_run_is_a_call_that_its_script_takes(queue, tmp_path):
     assert len(names) == len(set(names))
     assert {run.recipe for run in queue.all_runs() if run.needs_gpu} == {"tatoeba_en_de"}
     for run in queue.all_runs():
+        if run.seed > 1:  # as of the first seed
+            continue
         script, *arguments = run.command(Path("data"), tmp_path, ["--bf16", "False"])
         if run.recipe.startswith(("ptb", "linux_doc")):
             assert Path(script).name == "run_language_modeling.py"

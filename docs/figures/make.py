@@ -258,12 +258,19 @@ def cost(path: Path) -> None:
 
 
 def time_to_quality(path: Path) -> None:
-    """Validation perplexity of RK2 over updates, with the paper's schedule and by the fast recipe."""
+    """Validation perplexity of RK2 over updates, with the paper's schedule and by the fast recipe; with Adam, too,
+    where it has the recipe's dropout and history."""
     record = read_runs("time_to_quality.json")
+    curves = {
+        "the paper's schedule": ("paper", "rk2", GREY),
+        "fast": ("fast", "rk2", BLUE),
+        "fast, Adam": ("rates", "adam_0.002", ORANGE),
+    }
     chart, axes = figure(8.4, 3.4, ncols=len(record), squeeze=False)
     for axis, (task, recipes) in zip(axes[0], record.items()):
-        for recipe, label, color in (("paper", "the paper's schedule", GREY), ("fast", "fast", BLUE)):
-            if model := recipes[recipe].get("rk2"):
+        for label, (recipe, name, color) in curves.items():
+            model = recipes[recipe].get(name)
+            if model and (task, recipe) != ("multi30k_en_de", "rates"):
                 points, seeds = model["validation"], model["seeds"]
                 label = f"{label}, {seeds} seed{'s' * (seeds > 1)}"
                 axis.plot(
