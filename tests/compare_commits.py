@@ -5,10 +5,8 @@
     python -m tests.compare_commits ab40ceb --only "^recurrence" --new another/checkout
 
 The older code makes the models of `compare_cases`, moves every parameter off its default and saves them. Then one
-process of each code opens them with the Auto classes and records the same things. The new model is compared as it is
-("plain"), and after `optimize_for_cpu` ("cpu"), if there is one. Code from before that has its operators for CPUs in
-the model, dropout among them: so training, packed and 8-bit weights are compared with "cpu" only. It leaves float64 to
-PyTorch: so float64 is compared with "plain", and to more digits.
+process of each code opens them with the Auto classes and records the same things. The model is compared as it is
+("plain"), also in float64, and after `optimize_for_cpu` ("cpu"), also in training and with packed and 8-bit weights.
 
 Differences are relative to the largest entry of a tensor, or to `FLOOR` of the largest of its kind if that is more. In
 float64 they may be 1e-12, in float32 1e-6, or four times what the older code differs by from itself in float64, where
@@ -18,7 +16,6 @@ the names of parameters differ in another way than `RENAMES` says.
 """
 
 import argparse
-import importlib
 import io
 import json
 import math
@@ -43,11 +40,7 @@ ROOT = Path(__file__).resolve().parent.parent
 # What parameters are called now: a pattern of older names and what takes its place, each with its reason beside it.
 RENAMES: tuple[tuple[str, str], ...] = ()
 LIMIT, LIMIT_FLOAT64, TIE, FLOOR = 1e-6, 1e-12, 1e-6, 1e-3
-# Kinds of tensors that only one of the new variants has.
-KINDS_OF_CPU = ("train", "train_gradient", "blocks_gradient", "packed", "int8")
-KINDS_OF_PLAIN = ("eval64", "gradient64")
-# Modules that may have `generate_with_scores`.
-SCORE_MODULES = ("texts_ode_transformer", "generation_ode_transformer", "scores_ode_transformer", "inference.scores")
+VARIANTS = ("plain", "cpu")
 
 
 # What a process of either code does. It imports the package as PYTHONPATH says, and nothing else of this repository.
@@ -75,8 +68,6 @@ def make(name: str, case: dict, folder: Path) -> dict[str, str]:
     import modeling_ode_transformer as package
 
     torch.manual_seed(checksum(name))
-    if not hasattr(package, case["config_class"]):  # before language models had their own
-        case |= {"config_class": "OdeTransformerConfig", "fields": case["fields"] | {"is_encoder_decoder": False}}
     config_class = getattr(package, case["config_class"])
     if unknown := case["fields"].keys() - {*dir(config_class)}:
         raise ValueError(f"there are no fields {', '.join(sorted(unknown))}")
@@ -173,17 +164,10 @@ def likelihoods(model, inputs: dict, sequences: torch.Tensor, start: int, length
     return (chosen.squeeze(2) * counts).sum(1) / counts.sum(1) ** length_penalty
 
 
-def find_generate_with_scores():
-    for name in SCORE_MODULES:
-        try:
-            return importlib.import_module(f"modeling_ode_transformer.{name}").generate_with_scores
-        except (ImportError, AttributeError):
-            continue
-    raise ImportError(f"generate_with_scores is in none of {', '.join(SCORE_MODULES)}: add its module.")
-
-
 def search(model, name: str, options: dict, seed: int, recorder: Recorder):
     """Generates for sources of its own, and records tokens and scores."""
+    from modeling_ode_transformer.texts_ode_transformer import generate_with_scores
+
     own = {key: value for key, value in options.items() if key.startswith("_")}
     options = {key: value for key, value in options.items() if key not in own}
     if not {"_as_saved", "max_len_a", "max_len_b"} & {*own, *options}:
@@ -201,7 +185,7 @@ def search(model, name: str, options: dict, seed: int, recorder: Recorder):
         prompts = {"decoder_input_ids": ids, "decoder_attention_mask": (ids != config.pad_token_id).long()}
     torch.manual_seed(seed)
     if "_scored" in own:
-        sequences, scores = find_generate_with_scores()(model, inputs, **options)
+        sequences, scores = generate_with_scores(model, inputs, **options)
         recorder.add("scores", {name: scores})
     else:
         sequences = model.generate(**inputs, **prompts, **options)
@@ -215,45 +199,20 @@ def search(model, name: str, options: dict, seed: int, recorder: Recorder):
         recorder.add("likelihood", {name: likelihoods(model, inputs, sequences, start, length_penalty)})
 
 
-def find_optimize_for_cpu():
-    """The function, or None if the code has its operators for CPUs in the model."""
-    try:
-        from modeling_ode_transformer.inference.cpu import optimize_for_cpu
-    except ImportError:
-        return None
-    return optimize_for_cpu
-
-
-def config_of_older_code(folder: Path) -> dict:
-    """The argument `config` that opens a model as older code saved it, where this code names its fields otherwise."""
-    import modeling_ode_transformer as package
-
-    values = json.loads((folder / "config.json").read_text())
-    if values["model_type"] == "csa_ode" or not hasattr(package, "OdeTransformerDecoderConfig"):
-        return {}
-    kinds = {"ode_transformer": "", "ode_transformer_recurrence": "Recurrence", "ode_transformer_decoder": "Decoder"}
-    kind = kinds[values["model_type"]] if values.pop("is_encoder_decoder", True) else "Decoder"
-    config_class = getattr(package, f"OdeTransformer{kind}Config")
-    if values.get("coefficient_start") == "ones":  # which was the default of gates, too
-        del values["coefficient_start"]
-    known = config_class.__dataclass_fields__.keys() - {"transformers_version", "model_type"}
-    return {"config": config_class.from_dict({name: value for name, value in values.items() if name in known})}
-
-
 def record(name: str, case: dict, folder: Path, variant: str) -> tuple[Recorder, dict]:
-    """What the model in `folder` computes: everything ("all"), or what one variant of the new code is compared in."""
+    """What a variant of the model in `folder` computes."""
     import transformers
 
+    from modeling_ode_transformer.inference.cpu import optimize_for_cpu
+
     def load(**options):
-        auto_class, config = getattr(transformers, case["auto_class"]), config_of_older_code(folder)
-        return auto_class.from_pretrained(folder, **config, **case["options"], **options)
+        return getattr(transformers, case["auto_class"]).from_pretrained(folder, **case["options"], **options)
 
     seed, recorder, errors = checksum(name), Recorder(), {}
     model, report = load(output_loading_info=True)
     parameters, is_csa = dict(model.named_parameters()), model.config.model_type == "csa_ode"
-    optimize_for_cpu = find_optimize_for_cpu()
     if variant == "cpu" and not is_csa:
-        model = optimize_for_cpu(model) or model
+        optimize_for_cpu(model)
     inputs, has_head = make_inputs(model, seed), hasattr(model, "lm_head")
     everything = {"output_hidden_states": True}
     if is_csa or case["options"]["attn_implementation"] == "eager":
@@ -272,22 +231,18 @@ def record(name: str, case: dict, folder: Path, variant: str) -> tuple[Recorder,
                     search(model, each, options, seed + number, recorder)
                 except Exception as error:
                     errors[each] = f"{type(error).__name__}: {error}"
-        if has_head and variant != "plain":
+        if has_head and variant == "cpu":
             for kind in ("packed", "int8"):
-                packed = load()
-                if variant == "all":
-                    packed.pack_for_inference(int8=kind == "int8")
-                else:
-                    packed = optimize_for_cpu(packed, weights=kind) or packed
+                packed = optimize_for_cpu(load(), weights=kind)
                 recorder.add(kind, {"logits": packed(**inputs).logits})
-    if variant != "plain":
+    if variant == "cpu":
         record_gradients(model.train(), inputs, parameters, recorder, "train", "train_gradient")
         if not is_csa:  # recomputed for the gradient
             # The older name is that of transformers before 5.23.
             name = "activation" if hasattr(model, "activation_checkpointing_enable") else "gradient"
             getattr(model, f"{name}_checkpointing_enable")()
             record_gradients(model, inputs, parameters, recorder, "", "blocks_gradient")
-    if variant != "cpu":
+    if variant == "plain":
         model = load().double()
         record_gradients(model, inputs, dict(model.named_parameters()), recorder, "eval64", "gradient64", **everything)
     shapes = {key: list(parameter.shape) for key, parameter in parameters.items()}
@@ -324,8 +279,7 @@ def work(role: str, code: str, folder: str):
         print(*(f"The older code has no model {name!r}: {error}" for name, error in refused.items()), sep="\n")
         print("Fields with one value in all of these models:", ", ".join(f for f in seen if seen[f] == 1) or "none")
         return
-    variants = ("plain", "cpu") if find_optimize_for_cpu() is not None else ("all",)
-    for name, variant in ((name, variant) for name in cases for variant in variants):
+    for name, variant in ((name, variant) for name in cases for variant in VARIANTS):
         output = folder / role / variant
         output.mkdir(parents=True, exist_ok=True)
         try:
@@ -383,9 +337,9 @@ def compare_names(facts: list[dict]) -> list[str]:
     return wrong + [f"{key}: {', '.join(values)}" for key, values in facts[1]["loaded"].items() if values]
 
 
-def compare(name: str, folder: Path, variants: tuple[str, str]) -> tuple[Counter, list[str]]:
+def compare(name: str, folder: Path, variant: str) -> tuple[Counter, list[str]]:
     """The largest difference of each kind and the number of searches and ties; and what is wrong."""
-    paths = [folder / code / variant / name for code, variant in zip(("old", "new"), variants)]
+    paths = [folder / code / variant / name for code in ("old", "new")]
     facts = [json.loads(Path(f"{path}.json").read_text()) for path in paths]
     if crashes := [
         f"{path.parent.parent.name}: {each['crash']}" for path, each in zip(paths, facts) if "crash" in each
@@ -405,11 +359,10 @@ def compare(name: str, folder: Path, variants: tuple[str, str]) -> tuple[Counter
         if (exact := old.get(f"{kind}64/{rest}")) is not None:
             scale = max(largest(exact), FLOOR * scales[kind]) or 1.0
             rounding[kind] = max(rounding[kind], 4 * difference(exact, value.to(exact.dtype)) / scale)
-    skipped = {"all": (), "plain": KINDS_OF_CPU, "cpu": KINDS_OF_PLAIN}[variants[1]]
     for key, value in old.items():
         kind, rest = key.split("/", 1)
         other = f"{kind}/{renamed(rest)}" if "gradient" in kind else key
-        if kind in skipped or (rest in errors[1] and kind in ("tokens", "scores", "likelihood")):
+        if rest in errors[1] and kind in ("tokens", "scores", "likelihood"):
             continue
         if other not in new:
             wrong.append(f"{other} is missing")
@@ -475,9 +428,8 @@ def main() -> int:
         wait(folder, {"make": start("make", codes["old"], folder)})
         cases = json.loads((folder / "cases.json").read_text())
         wait(folder, {role: start(role, code, folder) for role, code in codes.items()})
-        olds, variants = ([path.name for path in sorted((folder / role).iterdir())] for role in codes)
-        for name, variant in ((name, variant) for name in cases for variant in reversed(variants)):
-            found, wrong = compare(name, folder, (variant if variant in olds else "all", variant))
+        for name, variant in ((name, variant) for name in cases for variant in VARIANTS):
+            found, wrong = compare(name, folder, variant)
             print(f"{name} ({variant}): {in_words(found)}", *wrong, sep="\n    WRONG ", flush=True)
             failures += bool(wrong)
             for kind, value in found.items():
