@@ -361,7 +361,6 @@ def card_values(repo_id: str | None, options: dict[str, Any]) -> dict[str, Any]:
         default="auto",
     ),
     arg("--update", "add a commit to a repository that already holds files", action="store_true"),
-    IMPORT,
     *CARD_OPTIONS,
     needs_models=True,
 )
@@ -380,6 +379,7 @@ def publish(
     arg("run_folder", "output folder of a training run, or a record of one (.json)", metavar="RUN"),
     arg("--repo_id", "name of the repository, NAME or OWNER/NAME; default: the record's"),
     arg("--record", "also write the record to this new file"),
+    IMPORT,
     *CARD_OPTIONS,
     needs_models=True,
 )

@@ -106,6 +106,11 @@ def test_a_model_is_trained_and_opened_with_its_schemes(scheme, tmp_path, capsys
     average = [str(out), "--last", "1", "--output_dir", str(tmp_path / "averaged"), "--import", str(scheme)]
     cli.run(["average", *average])
     assert (tmp_path / "averaged" / "model.safetensors").is_file()
+    capsys.readouterr()
+    cli.run(["card", str(out), "--repo_id", "me/mine", "--import", str(scheme)])
+    assert "coefficients: softmax; layers" in capsys.readouterr().out
+    with pytest.raises(ValueError, match=r"out has softmax of my_scheme\.py, a file without which nobody opens it"):
+        cli.run(["publish", str(out), "--repo_id", "me/mine", "--dry_run"])
 
 
 def test_a_tableau_of_a_file_travels_as_data(scheme, tmp_path):

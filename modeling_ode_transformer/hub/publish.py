@@ -24,12 +24,13 @@ from huggingface_hub import CommitInfo, HfApi
 from huggingface_hub.utils import validate_repo_id
 from safetensors.torch import save_file
 from transformers import AutoTokenizer
+from transformers.utils import CONFIG_NAME
 
 from ..depth_ode_transformer import DepthConfig
 from ..generation_ode_transformer import position_limit
 from ..model_folders import open_model
 from ..pipeline_ode_transformer import CUSTOM_PIPELINES, add_pipeline, save_pipeline_code
-from ..text_files import check_empty_folder
+from ..text_files import check_empty_folder, read_json
 from ..texts_ode_transformer import TARGET_TOKENIZER, without_truncation
 from .model_card import CLASSIFIER, TASKS, model_card, run_record
 
@@ -59,10 +60,17 @@ def prepare_repository(
 
     Raises:
         OSError: there is no model with weights in safetensors, or no tokenizer.
-        ValueError: the model is not one of this package's, the task is not known, or `folder` is not empty.
+        ValueError: the model is not one of this package's, or has classes of a user's file; the task is not known; or
+            `folder` is not empty.
     """
     output_dir, folder = Path(output_dir), Path(folder)
     check_empty_folder(folder)
+    config = output_dir / CONFIG_NAME
+    if own := config.is_file() and read_json(config).get("own_schemes"):
+        raise ValueError(
+            f"{output_dir} has {', '.join(own)} of {', '.join(sorted({*own.values()}))}, a file without which nobody "
+            "opens it: upload it with model.push_to_hub, and let its card say what to import."
+        )
     record = run_record(output_dir, task) | {"card": card}
     auto_class = getattr(transformers, TASKS[record["task"]].auto_class)
     model, tokenizer = open_model(auto_class, output_dir, dtype=dtype), AutoTokenizer.from_pretrained(output_dir)
