@@ -557,7 +557,10 @@ def small_encoders(part: str) -> dict[str, dict]:
             *("verdict_plain_dropout0", "verdict_plain_dropout0.json"),
             *("Means with dropout of attention", "phi with dropout of attention"),
         ),
-        ("verdict_plain_no_dropout", "verdict_plain_no_dropout.json", "Means without dropout", "phi without dropout"),
+        *(
+            (name, f"{name}.json", f"Means at {rate}, without dropout", f"phi at {rate}, without dropout")
+            for name, rate in (("verdict_plain_no_dropout", "0.006"), ("verdict_plain_no_dropout_0.012", "0.012"))
+        ),
     ],
 )
 def test_the_small_encoders_are_those_of_the_queue(part, result, scores, phi):
@@ -578,8 +581,8 @@ def test_phi_from_longer_residual_steps_is_that_of_the_result():
 
 def test_the_table_of_phi_is_that_of_the_results():
     found = {}
-    for name in ("verdict_plain_no_dropout", "verdict_plain_dropout0", "verdict_plain", "verdict"):
-        result = read_runs(f"{name}.json")
+    for surroundings in ("_plain_no_dropout_0.012", "_plain_no_dropout", "_plain_dropout0", "_plain", ""):
+        result = read_runs(f"verdict{surroundings}.json")
         losses = [point["loss"] for point in result["points"] if (point["scheme"], point["size"]) == ("residual", "2")]
         cells = [f"{statistics.mean(map(math.exp, losses)):.2f}"]
         for scheme in ("rk2", "euler2", "residual_step2", "residual_twice"):
@@ -588,9 +591,22 @@ def test_the_table_of_phi_is_that_of_the_results():
                 phi, interval, *_ = verdict_of_two_layers(result["schemes"][scheme]["2"])
                 cell = f"{phi} ({interval})" if interval else f"{phi}, one seed"
             cells.append(cell)
-        found[name] = cells
+        found[surroundings] = cells
     shown = [list(row.values())[1:] for row in table_below(ROOT / "docs" / "verdict.md", "phi of two layers with")]
     assert shown == list(found.values())
+
+
+def test_the_rates_without_dropout_are_those_of_the_queue():
+    trials = {f"{name}_1": run for name, run in small_encoders("verdict_rates_plain_no_dropout").items()}
+    for part, rate in (("verdict_plain_no_dropout", "0.006"), ("verdict_plain_no_dropout_0.012", "0.012")):
+        trials |= {
+            f"{scheme}_2_{rate}_1": small_encoders(part)[f"{scheme}_2_1"] for scheme in ("residual", "rk2", "euler2")
+        }
+    shown = {}
+    for row in table_below(ROOT / "docs" / "verdict.md", "Perplexity with the first seed:"):
+        rate = row.pop("rate of Muon")
+        shown |= {f"{ENCODERS[name]}_2_{rate}_1": cell for name, cell in row.items() if cell}
+    assert shown == {name: f"{run['metrics']['validation']['perplexity']:.2f}" for name, run in trials.items()}
 
 
 def test_the_rates_and_the_longer_steps_of_small_encoders_are_those_of_the_queue():

@@ -306,11 +306,11 @@ def copying(path: Path) -> None:
 
 def verdict(path: Path) -> None:
     """Validation loss of small encoders over the parameters of their layers, with a history of layers, without, and
-    without dropout: the means of the residual models with their fit, and the schemes, each with a line to the residual
-    model that reaches the same loss."""
+    without dropout at the best rate: the means of the residual models with their fit, and the schemes, each with a
+    line to the residual model that reaches the same loss."""
     chart, axes = figure(10.5, 4.0, ncols=3, sharey=True)
     titles = {"verdict": "history of layers", "verdict_plain": "no history"}
-    titles["verdict_plain_no_dropout"] = "no history, no dropout"
+    titles["verdict_plain_no_dropout_0.012"] = "no history, no dropout, best rate"
     for axis, (file, title) in zip(axes, titles.items()):
         result = read_runs(f"{file}.json")
         draw_verdict(axis, result["fit"], result["points"], result["schemes"])

@@ -98,6 +98,7 @@ QUEUE = {
     "ptb": PTB,
     "gates_multi30k_en_de": replace(MULTI30K, baselines=("rk2_gate",)),
     "verdict_tatoeba_en_de_small_fast": replace(TATOEBA, baselines=("residual_3", "residual_6")),
+    "verdict_rates_tatoeba_en_de_small_fast": replace(TATOEBA, baselines=("residual_3_0.003",)),
     "verdict_multi30k_en_de_fast": replace(MULTI30K, baselines=("residual_2", "residual_4")),
     **{
         f"verdict_rates{surroundings}_multi30k_en_de_fast": replace(MULTI30K, baselines=("residual_2_0.003",))

@@ -305,13 +305,18 @@ def verdict_runs() -> list[Run]:
         for name in names
     ]
     recipe = "tatoeba_en_de_small_fast"
-    return runs + [
+    overrides = {name: json.dumps(NO_DROPOUT | fields) for name, fields in VERDICT_ENCODERS.items()}
+    runs += [
         Run(
-            *(f"verdict/{recipe}/{name}_{seed}", recipe, seed, json.dumps(NO_DROPOUT | fields)),
-            arguments=VERDICT_ARGUMENTS,
+            *(f"verdict_rates/{recipe}/residual_3_{rate}", recipe, 1, overrides["residual_3"]),
+            arguments=[*VERDICT_ARGUMENTS, "--muon_learning_rate", rate],
         )
+        for rate in ("0.003", "0.012")
+    ]
+    return runs + [
+        Run(f"verdict/{recipe}/{name}_{seed}", recipe, seed, each, arguments=VERDICT_ARGUMENTS)
         for seed in SEEDS
-        for name, fields in VERDICT_ENCODERS.items()
+        for name, each in overrides.items()
     ]
 
 
