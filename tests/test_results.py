@@ -607,6 +607,9 @@ def test_the_rates_without_dropout_are_those_of_the_queue():
         rate = row.pop("rate of Muon")
         shown |= {f"{ENCODERS[name]}_2_{rate}_1": cell for name, cell in row.items() if cell}
     assert shown == {name: f"{run['metrics']['validation']['perplexity']:.2f}" for name, run in trials.items()}
+    for rate, place in (("0.003", 0), ("0.006", 0), ("0.012", 2)):
+        order = sorted(("rk2", "residual", "euler2"), key=lambda scheme: float(shown[f"{scheme}_2_{rate}_1"]))
+        assert order.index("euler2") == place
 
 
 def test_the_rates_and_the_longer_steps_of_small_encoders_are_those_of_the_queue():

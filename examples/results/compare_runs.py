@@ -106,9 +106,8 @@ QUEUE = {
     },
     **{
         f"verdict_{surroundings}_multi30k_en_de_fast": replace(MULTI30K, baselines=("residual_2",))
-        for surroundings in (
-            *("both", "step2", "step4", "plain", "plain_dropout0", "plain_no_dropout", "plain_no_dropout_0.012"),
-        )
+        for surroundings in ("both", "step2", "step4", "plain")
+        + ("plain_dropout0", "plain_no_dropout", "plain_no_dropout_0.012")
     },
     "verdict_linux_doc": LINUX,
     "verdict_rates_linux_doc": replace(LINUX, baselines=("residual_0.006",)),
