@@ -549,34 +549,36 @@ def small_encoders(part: str) -> dict[str, dict]:
 
 
 @pytest.mark.parametrize(
-    "part, result, scores, phi",
+    "record, result, where, layers",
     [
-        ("verdict", "verdict.json", "Means with a history", "phi with a history"),
-        ("verdict_plain", "verdict_plain.json", "Means without a history", "phi without a history"),
-        (
-            *("verdict_plain_dropout0", "verdict_plain_dropout0.json"),
-            *("Means with dropout of attention", "phi with dropout of attention"),
-        ),
+        ("verdict_tatoeba_en_de_small_fast", "verdict_tatoeba", "on Tatoeba", 3),
+        ("verdict_multi30k_en_de_fast", "verdict", "with a history", 2),
         *(
-            (name, f"{name}.json", f"Means at {rate}, without dropout", f"phi at {rate}, without dropout")
-            for name, rate in (("verdict_plain_no_dropout", "0.006"), ("verdict_plain_no_dropout_0.012", "0.012"))
+            (f"verdict_{name}_multi30k_en_de_fast", f"verdict_{name}", where, 2)
+            for name, where in (
+                ("plain", "without a history"),
+                ("plain_dropout0", "with dropout of attention"),
+                ("plain_no_dropout", "at 0.006, without dropout"),
+                ("plain_no_dropout_0.012", "at 0.012, without dropout"),
+            )
         ),
     ],
 )
-def test_the_small_encoders_are_those_of_the_queue(part, result, scores, phi):
+def test_the_encoders_of_the_verdict_are_those_of_the_queue(record, result, where, layers):
     page = ROOT / "docs" / "verdict.md"
-    rows = [list(row.values()) for row in table_below(page, scores)]
-    shown = {f"{ENCODERS[name]}_{layers}": cells for name, layers, *cells in rows}
-    assert shown == {name: scores_of_seeds(runs) for name, runs in by_model(small_encoders(part)).items()}
-    schemes = read_runs(result)["schemes"]
-    expected = {scheme: verdict_of_two_layers(sizes["2"]) for scheme, sizes in schemes.items()}
-    assert cells_below(page, phi, ENCODERS) == expected
+    rows = [list(row.values()) for row in table_below(page, f"Means {where}")]
+    shown = {f"{ENCODERS[name]}_{number}": cells for name, number, *cells in rows}
+    models = by_model(read_runs(f"queue/{record}.json"))
+    assert shown == {name: scores_of_seeds(runs) for name, runs in models.items()}
+    schemes = read_runs(f"{result}.json")["schemes"]
+    expected = {scheme: cells_of_verdict(sizes[str(layers)], layers) for scheme, sizes in schemes.items()}
+    assert cells_below(page, f"phi {where}", ENCODERS) == expected
 
 
 def test_phi_from_longer_residual_steps_is_that_of_the_result():
     schemes = read_runs("verdict_plain_no_dropout_step2.json")["schemes"]
     shown = cells_below(ROOT / "docs" / "verdict.md", "The same from residual models with a step of 2", ENCODERS)
-    assert shown == {scheme: verdict_of_two_layers(sizes["2"]) for scheme, sizes in schemes.items()}
+    assert shown == {scheme: cells_of_verdict(sizes["2"], 2) for scheme, sizes in schemes.items()}
 
 
 def test_the_table_of_phi_is_that_of_the_results():
@@ -588,7 +590,7 @@ def test_the_table_of_phi_is_that_of_the_results():
         for scheme in ("rk2", "euler2", "residual_step2", "residual_twice"):
             cell = ""
             if scheme in result["schemes"]:
-                phi, interval, *_ = verdict_of_two_layers(result["schemes"][scheme]["2"])
+                phi, interval, *_ = cells_of_verdict(result["schemes"][scheme]["2"], 2)
                 cell = f"{phi} ({interval})" if interval else f"{phi}, one seed"
             cells.append(cell)
         found[surroundings] = cells
@@ -625,11 +627,11 @@ def test_the_rates_and_the_longer_steps_of_small_encoders_are_those_of_the_queue
     assert shown == {name: scores_of_seeds(runs) for name, runs in expected.items()}
 
 
-def verdict_of_two_layers(found: dict) -> list[str]:
-    """The cells of a table: phi, its interval, the layers that two are worth, and differences of the loss."""
+def cells_of_verdict(found: dict, layers: int) -> list[str]:
+    """The cells of a table: phi, its interval, the layers that so many are worth, and differences of the loss."""
     differences = [found.get(f"at_equal_{name}") for name in ("parameters", "arithmetic", "seconds")]
-    layers = "∞" if found["equivalent_size"] is None else f"{2 * found['equivalent_size']:.1f}"
-    cells = [two_decimals(found["phi"]), " to ".join(map(two_decimals, found.get("interval", []))), layers]
+    worth = "∞" if found["equivalent_size"] is None else f"{layers * found['equivalent_size']:.1f}"
+    cells = [two_decimals(found["phi"]), " to ".join(map(two_decimals, found.get("interval", []))), worth]
     return cells + [f"{difference:+.4f}" for difference in differences if difference is not None]
 
 

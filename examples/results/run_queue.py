@@ -178,7 +178,8 @@ VERDICT_ENCODERS = {
     "iiet_3": {"encoder_solver": "iiet", "encoder_coefficients": "fixed"} | HISTORY,
     **{f"rk2_{n}": SMALL_SCHEMES["rk2"] | {"encoder_layers": n} for n in (1, 2, 6)},
 }
-VERDICT_ARGUMENTS = [*SHORT, "--num_train_epochs", "2"]
+VERDICT_ARGUMENTS = [*SHORT, "--num_train_epochs", "2", "--muon_learning_rate"]
+VERDICT_RATE, OTHER_RATES = "0.003", ("0.0015", "0.006", "0.012")  # the best one, and what else is tried
 # The files of a recipe, by the names of their splits and, where they are two, sides.
 FILES = {
     **dict.fromkeys(
@@ -308,13 +309,14 @@ def verdict_runs() -> list[Run]:
     overrides = {name: json.dumps(NO_DROPOUT | fields) for name, fields in VERDICT_ENCODERS.items()}
     runs += [
         Run(
-            *(f"verdict_rates/{recipe}/residual_3_{rate}", recipe, 1, overrides["residual_3"]),
-            arguments=[*VERDICT_ARGUMENTS, "--muon_learning_rate", rate],
+            *(f"verdict_rates/{recipe}/{name}_{rate}", recipe, 1, overrides[name]),
+            arguments=[*VERDICT_ARGUMENTS, rate],
         )
-        for rate in ("0.003", "0.012")
+        for name in ("residual_3", "rk2_3", "euler2_3")
+        for rate in OTHER_RATES
     ]
     return runs + [
-        Run(f"verdict/{recipe}/{name}_{seed}", recipe, seed, each, arguments=VERDICT_ARGUMENTS)
+        Run(f"verdict/{recipe}/{name}_{seed}", recipe, seed, each, arguments=[*VERDICT_ARGUMENTS, VERDICT_RATE])
         for seed in SEEDS
         for name, each in overrides.items()
     ]

@@ -42,8 +42,8 @@ STEPS = ("logging_steps", "eval_steps", "save_steps")
 
 class Progress(TrainerCallback):
     """What a resumed run needs beside what Trainer saves, in the file PROGRESS of each checkpoint: the losses since
-    the last log, the place in a stream, the parts of a batch, and of all calls the sum of losses and the seconds. The
-    checksums of a checkpoint's files, noted last, show damage later."""
+    the last log, the parts of a batch, and of all calls the sum of losses and the seconds. The checksums of a
+    checkpoint's files, noted last, show damage later."""
 
     def __init__(self, trainer: "ResumableTrainerMixin"):
         self.trainer = trainer
@@ -96,7 +96,8 @@ class Progress(TrainerCallback):
 
     def state_dict(self) -> dict:
         """The state for JSON. All processes call this together."""
-        trainer, by_process = self.trainer, gather_object([self.trainer.own_progress()])
+        trainer = self.trainer
+        by_process = gather_object([{"loss_since_last_log": trainer._tr_loss.item()}])
         return {
             "by_process": by_process,
             "last_logged_update": trainer._globalstep_last_logged,
@@ -264,10 +265,6 @@ class ResumableTrainerMixin:
     @property
     def data_seed(self) -> int:
         return self.args.seed if self.args.data_seed is None else self.args.data_seed
-
-    def own_progress(self) -> dict:
-        """What of `Progress` differs between processes, for JSON."""
-        return {"loss_since_last_log": self._tr_loss.item()}
 
     def train(self, resume_from_checkpoint: str | bool | None = None, *args, **kwargs):
         """Trains: from a checkpoint if one is named, or with True from the last complete one in `output_dir`.

@@ -14,7 +14,6 @@ from collections.abc import Callable
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
-from itertools import count
 from pathlib import Path
 
 import datasets
@@ -46,7 +45,6 @@ from .losses import has_chunkable_loss, states_as_logits, summed_cross_entropy
 from .muon import Muon, muon_groups
 from .resumption import ResumableTrainerMixin, ResumableTrainingArguments
 from .samplers import TokenBudgetBatchSampler, pair_lengths
-from .streams import TokenBudgetStream
 from .subword_dropout import RecutPairs, SubwordDropout
 from .weight_ema import WeightEma, load_weight_ema
 
@@ -466,7 +464,6 @@ class TokenSeq2SeqTrainingArguments(TokenTrainingArguments, Seq2SeqTrainingArgum
     Args:
         max_tokens_per_batch: The most source tokens and the most target tokens of a batch, padding included. None:
             batches of `per_device_train_batch_size` pairs.
-        stream_buffer_size: Pairs of a stream to sort into batches at a time.
         subword_dropout: How randomly the words of training pairs are cut; `SubwordDropout` describes it. 0: as always.
         optimize_for_cpu: On a CPU, replace modules by faster ones.
         muon_learning_rate: Peak learning rate of the matrices with `optim="muon"`.
@@ -483,10 +480,6 @@ class TokenSeq2SeqTrainingArguments(TokenTrainingArguments, Seq2SeqTrainingArgum
         "and accumulation step. Pairs of similar length share a batch; --per_device_train_batch_size is ignored; "
         "default: batches of --per_device_train_batch_size pairs.",
         least=1,
-    )
-
-    stream_buffer_size: int = option(
-        "Number of pairs from a stream (a datasets.IterableDataset) to sort into batches at a time.", 20_000, least=1
     )
 
     subword_dropout: float = option(
@@ -508,24 +501,6 @@ class TokenSeq2SeqTrainingArguments(TokenTrainingArguments, Seq2SeqTrainingArgum
             )
 
 
-class EachNumber:
-    """0, 1, 2 and so on, each in a list: the numbers of a stream's batches. Of a run that is resumed, Trainer skips
-    those that were trained on."""
-
-    def __iter__(self):
-        return ([number] for number in count())
-
-
-class NumberedBatches:
-    """The batches of a stream for a data loader, which asks for each once and in order, from the stream's place on."""
-
-    def __init__(self, stream: TokenBudgetStream):
-        self.batches = iter(stream)
-
-    def __getitem__(self, number: int) -> list[dict]:
-        return next(self.batches)
-
-
 class TokenSeq2SeqTrainer(TokenTrainerMixin, Seq2SeqTrainer):
     """Seq2SeqTrainer for sequence-to-sequence models: token-budget batches, losses per token, exact resumption.
 
@@ -541,8 +516,7 @@ class TokenSeq2SeqTrainer(TokenTrainerMixin, Seq2SeqTrainer):
 
     Raises:
         ValueError: `compute_metrics` is given without `predict_with_generate`; a `compute_loss_func` is given;
-            token-budget batches are asked of a dataset that has no length and is no `datasets.IterableDataset`; or a
-            stream is to be read with `dataloader_num_workers`, or without `max_steps`.
+            or token-budget batches are asked of a dataset without a length.
         TypeError: `args` are not `TokenSeq2SeqTrainingArguments`.
     """
 
@@ -552,23 +526,16 @@ class TokenSeq2SeqTrainer(TokenTrainerMixin, Seq2SeqTrainer):
         self.eval_generation_config = eval_generation_config
         self.target_tokenizer = target_tokenizer
         self._asked_of_generate = {}
-        self._stream: TokenBudgetStream | None = None
         super().__init__(*args, **kwargs)
         if self.compute_metrics is not None and not self.args.predict_with_generate:
             raise ValueError(
                 "compute_metrics needs generated tokens: give predict_with_generate=True, or leave it out."
             )
-        if not (self.args.max_tokens_per_batch and self.train_dataset is not None) or has_length(self.train_dataset):
-            return
-        if not isinstance(self.train_dataset, datasets.IterableDataset):
+        if self.args.max_tokens_per_batch and self.train_dataset is not None and not has_length(self.train_dataset):
             raise ValueError(
-                f"max_tokens_per_batch={self.args.max_tokens_per_batch} needs a training dataset with a length or a "
-                f"datasets.IterableDataset, not {type(self.train_dataset).__name__}: leave it out, and give "
-                "per_device_train_batch_size."
+                f"max_tokens_per_batch={self.args.max_tokens_per_batch} needs a training dataset with a length, not "
+                f"{type(self.train_dataset).__name__}: leave it out, and give per_device_train_batch_size."
             )
-        for name in ("subword_dropout", "dataloader_num_workers"):
-            if value := getattr(self.args, name):
-                raise ValueError(f"--{name} {value} cannot be used with a stream: leave it out.")
 
     def evaluate(self, eval_dataset=None, ignore_keys=None, metric_key_prefix="eval", **gen_kwargs):
         self._asked_of_generate = gen_kwargs
@@ -595,24 +562,6 @@ class TokenSeq2SeqTrainer(TokenTrainerMixin, Seq2SeqTrainer):
     def get_train_dataloader(self):
         if self.args.max_tokens_per_batch is None:
             return super().get_train_dataloader()
-        is_stream = isinstance(self.train_dataset, datasets.IterableDataset)
-        dataset, sampler, collator = self.batches_of_stream() if is_stream else self.batches_of_dataset()
-        dataloader = DataLoader(
-            dataset,
-            batch_sampler=sampler,
-            collate_fn=collator,
-            num_workers=self.args.dataloader_num_workers,
-            pin_memory=self.args.dataloader_pin_memory,
-            persistent_workers=self.args.dataloader_persistent_workers,
-            prefetch_factor=self.args.dataloader_prefetch_factor,
-        )
-        # The sampler already picked this process's batches.
-        return prepare_data_loader(
-            dataloader, self.accelerator.device, num_processes=1, process_index=0, put_on_device=True
-        )
-
-    def batches_of_dataset(self) -> tuple:
-        """The rows to train on, a sampler of their batches, and what pads a batch."""
         dataset, collator = self.train_dataset, self.data_collator
         lengths = pair_lengths(dataset)
         sampler = TokenBudgetBatchSampler(
@@ -641,48 +590,21 @@ class TokenSeq2SeqTrainer(TokenTrainerMixin, Seq2SeqTrainer):
             tokenizers = (self.processing_class, self.target_tokenizer or self.processing_class)
             dropouts = [SubwordDropout(tokenizer, strength) for tokenizer in tokenizers]
             dataset = RecutPairs(dataset, dropouts, lengths.max(axis=0).tolist(), self.data_seed)
-        return dataset, sampler, collator
-
-    def batches_of_stream(self) -> tuple:
-        """As `batches_of_dataset`, of a stream, from its place in the training that is resumed."""
-        args, collator = self.args, self.data_collator
-        self._stream = TokenBudgetStream(
-            self.train_dataset,
-            args.max_tokens_per_batch,
-            args.stream_buffer_size,
-            seed=self.data_seed,
-            num_replicas=args.world_size,
-            rank=args.process_index,
-            accumulation_steps=args.gradient_accumulation_steps,
-            pad_to_multiple_of=getattr(collator, "pad_to_multiple_of", None),
+        dataloader = DataLoader(
+            dataset,
+            batch_sampler=sampler,
+            collate_fn=collator,
+            num_workers=self.args.dataloader_num_workers,
+            pin_memory=self.args.dataloader_pin_memory,
+            persistent_workers=self.args.dataloader_persistent_workers,
+            prefetch_factor=self.args.dataloader_prefetch_factor,
         )
-        if self.progress.resumed_from is not None:
-            by_process = self.progress.noted.get("by_process", [])
-            noted = by_process[args.process_index] if len(by_process) == args.world_size else {}
-            if "stream" not in noted:
-                raise ValueError(
-                    f"{self.progress.resumed_from} holds no position in the stream for {args.world_size} processes: "
-                    "resume with as many processes as wrote it."
-                )
-            self._stream.load_state_dict(noted["stream"])
-        collator = self._get_collator_with_removed_columns(collator, description="training")
-        return NumberedBatches(self._stream), EachNumber(), lambda batches: collator(batches[0])
-
-    def own_progress(self):
-        if self._stream is None:
-            return super().own_progress()
-        stream = self._stream.state_dict(self.state.global_step * self.args.gradient_accumulation_steps)
-        return super().own_progress() | {"stream": stream}
-
-    def log(self, logs, *args, **kwargs):
-        if self._stream is not None:
-            # The number of pairs in an update is unknown.
-            logs.pop("train_samples_per_second", None)
-        super().log(logs, *args, **kwargs)
+        # The sampler already picked this process's batches.
+        return prepare_data_loader(
+            dataloader, self.accelerator.device, num_processes=1, process_index=0, put_on_device=True
+        )
 
     def get_total_train_batch_size(self, args):
-        if self._stream is not None:
-            return 1
         if args.max_tokens_per_batch is None:
             return super().get_total_train_batch_size(args)
         return round(self._pairs_per_update)

@@ -10,6 +10,7 @@ import signal
 from functools import partial
 from types import SimpleNamespace
 
+import datasets
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -52,6 +53,9 @@ class Tokenizer:
 
     def save_pretrained(self, folder):
         pass
+
+
+STREAM = datasets.Dataset.from_list(pairs(6)).to_iterable_dataset()
 
 
 def trainer_for(tmp_path, model, data=None, processing_class=None, **values):
@@ -102,6 +106,7 @@ RESUMED = {
         "dataloader_persistent_workers": True,
         "max_tokens_per_batch": 10,
     },
+    "a stream": {},
 }
 
 
@@ -109,6 +114,8 @@ RESUMED = {
 def test_a_resumed_run_is_the_uninterrupted_one(case, tmp_path):
     """Logs, with the sums of losses between them, and weights: from within an epoch, an epoch's end, the run's end."""
     values = {"max_steps": 5, "logging_steps": 2, "save_strategy": "steps", "save_steps": 1} | RESUMED[case]
+    if case == "a stream":
+        values["data"] = STREAM
     whole = trainer_for(tmp_path / "whole", new_model(), **values)
     whole.train()
     for number in (1, 3, values["max_steps"]):
@@ -322,7 +329,7 @@ def test_greedy_searches_have_no_options_of_beams(monkeypatch, tmp_path):
     "values, error, message",
     [
         ({"args": {"bf16_full_eval": True}}, ValueError, r"--bf16_full_eval casts the model for good, .* leave it"),
-        ({"args": {"max_tokens_per_batch": 9}, "train_dataset": iter([])}, ValueError, "=9 needs a training dataset"),
+        ({"args": {"max_tokens_per_batch": 9}, "train_dataset": STREAM}, ValueError, "a length, not IterableDataset"),
         ({"compute_metrics": len}, ValueError, "compute_metrics needs generated tokens: give predict_with_generate"),
         ({"compute_loss_func": len}, ValueError, r"computes the loss, .*leave out compute_loss_func"),
         ({"args": Seq2SeqTrainingArguments}, TypeError, "needs TokenSeq2SeqTrainingArguments as args, not Seq2SeqTr"),
