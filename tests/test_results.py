@@ -614,6 +614,31 @@ def test_the_rates_without_dropout_are_those_of_the_queue():
         assert order.index("euler2") == place
 
 
+def test_the_rates_on_tatoeba_are_those_of_the_queue():
+    trials = read_runs("queue/verdict_rates_tatoeba_en_de_small_fast.json")
+    models = read_runs("queue/verdict_tatoeba_en_de_small_fast.json")
+    trials |= {f"{name}_3_0.003": models[f"{name}_3_1"] for name in ("residual", "rk2")}
+    assert all(f"_{run['training']['arguments']['muon_learning_rate']}" in name for name, run in trials.items())
+    shown = {}
+    for row in table_below(ROOT / "docs" / "verdict.md", "Perplexity on Tatoeba, with the first seed:"):
+        rate = row.pop("rate of Muon")
+        shown |= {f"{ENCODERS[name]}_3_{rate}": cell for name, cell in row.items() if cell}
+    assert shown == {name: f"{run['metrics']['validation']['perplexity']:.2f}" for name, run in trials.items()}
+
+
+def test_scores_on_captions_are_those_of_the_comparisons():
+    expected = defaultdict(list)
+    for year in (2016, 2017):
+        for compared in read_runs(f"queue/verdict_tatoeba_multi30k_{year}_bootstrap.json").values():
+            first, others = next(iter(compared.items()))
+            scores = {first: next(iter(others.values()))["score_a"]}
+            scores |= {name: found["score_b"] for name, found in others.items()}
+            for name, score in scores.items():
+                expected[name].append(f"{score:.2f}")
+    rows = [list(row.values()) for row in table_below(ROOT / "docs" / "verdict.md", "On captions, with beam 4:")]
+    assert {f"{ENCODERS[name]}_{layers}": cells for name, layers, *cells in rows} == expected
+
+
 def test_the_rates_and_the_longer_steps_of_small_encoders_are_those_of_the_queue():
     page, models, rates = ROOT / "docs" / "verdict.md", small_encoders("verdict"), small_encoders("verdict_rates")
     runs = (rates["residual_2_0.003"], models["residual_2_1"], rates["residual_2_0.012"])

@@ -169,12 +169,14 @@ def test_the_page_has_the_phi_of_the_records(module):
         *(("verdict_plain_dropout0", []), ("verdict_plain_no_dropout", [])),
         ("verdict_plain_no_dropout_0.012", []),
         ("verdict_plain_no_dropout_step2", ["--residual", "residual_step2"]),
+        ("verdict_tatoeba", []),
     ],
 )
-def test_the_small_encoders_verdict_is_that_of_the_record(module, name, options, tmp_path, monkeypatch):
+def test_the_encoders_verdict_is_that_of_the_record(module, name, options, tmp_path, monkeypatch):
     monkeypatch.chdir(EXAMPLES / "results")
     part = name.removesuffix("_step2")
-    record, again = Path("queue", f"{part}_multi30k_en_de_fast.json"), tmp_path / "again.json"
+    part = f"{part}_en_de_small_fast" if part == "verdict_tatoeba" else f"{part}_multi30k_en_de_fast"
+    record, again = Path("queue", f"{part}.json"), tmp_path / "again.json"
     module.main([str(record), *options, "--output_file", str(again)])
     (made, kept) = (leaves(json.loads(path.read_text(encoding="utf-8"))) for path in (again, Path(f"{name}.json")))
     for one, other in zip(made, kept, strict=True):
@@ -224,8 +226,8 @@ def test_the_page_says_in_words_what_the_records_say():
         "without dropout, phi of RK2 is {} ({}) and".format(*phi["best_rk2"]),
         "two Euler steps for each layer {} ({}), where".format(*phi["best_euler2"]),
         "Euler twice does have a gain (phi {}, {}), but".format(*phi["dry_euler2"]),
-        f"has {of_length / of_euler2:.0%} of it without a further evaluation, and the higher rate gains more",
-        f"even eight residual layers are only {eight:.3f} nats better than two;",
+        f"has {of_length / of_euler2:.0%} of it without a further evaluation.",
+        f"eight are {eight:.3f} nats better than two in small encoders,",
         f"Eight residual layers are only {eight:.3f} nats better than two at 0.012, where",
         f"the deviation from seed to seed is {deviation:.3f}.",
         "a residual step of 2 has {dry_residual_step2_2:.2f}, one of RK2 {dry_rk2_step2_2:.2f} (one seed)",
@@ -255,6 +257,32 @@ def test_the_page_says_in_words_what_the_records_say():
         if name.startswith(f"{surroundings}_") and name.endswith("_2")
     )
     assert min(costs) > max(gains)
+
+
+def test_the_page_says_of_tatoeba_what_the_records_say():
+    text = " ".join((EXAMPLES.parent / "docs" / "verdict.md").read_text(encoding="utf-8").split())
+    result = json.loads((EXAMPLES / "results" / "verdict_tatoeba.json").read_text(encoding="utf-8"))
+    loss = {f"{point['scheme']}_{point['size']}": point["loss"] for point in result["points"]}
+    assert len(loss) == len(result["points"])  # one seed of each
+    file = EXAMPLES / "results" / "queue" / "verdict_tatoeba_en_de_small_fast_bootstrap.json"
+    bleu = json.loads(file.read_text(encoding="utf-8"))["bleu"]
+    pairs = [bleu["residual_3"][name] for name in ("rk2_3", "residual_6")]
+    (gain, low, high), (of_six, low_of_six, high_of_six) = (
+        (f"{pair['difference']:.2f}", *(f"{end:.2f}" for end in pair["confidence_interval"])) for pair in pairs
+    )
+    one, three, six, rk2 = (loss[name] for name in ("residual_1", "residual_3", "residual_6", "rk2_3"))
+    assert rk2 < result["fit"]["floor"] < six
+    for says in (
+        f"have a loss {six - rk2:.3f} nats lower than six residual layers and the same test BLEU, {gain} more than "
+        f"three residual layers ({low} to {high}).",
+        f"and six {three - six:.3f} better than three on Tatoeba.",
+        f"From one layer to three the loss falls by {one - three:.3f} nats, from three to six by {three - six:.3f}.",
+        f"and RK2, {three - rk2:.3f} below three residual layers, is below its floor.",
+        f"has {gain} BLEU more than three residual layers ({low} to {high}, over the sentences) and "
+        f"{-bleu['residual_6']['rk2_3']['difference']:.2f} less than six, which have {of_six} more than three "
+        f"({low_of_six} to {high_of_six}).",
+    ):
+        assert says in text
 
 
 def interval_of(found):

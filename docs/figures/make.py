@@ -305,22 +305,25 @@ def copying(path: Path) -> None:
 
 
 def verdict(path: Path) -> None:
-    """Validation loss of small encoders over the parameters of their layers, with a history of layers, without, and
-    without dropout at the best rate: the means of the residual models with their fit, and the schemes, each with a
-    line to the residual model that reaches the same loss."""
-    chart, axes = figure(10.5, 4.0, ncols=3, sharey=True)
-    titles = {"verdict": "history of layers", "verdict_plain": "no history"}
-    titles["verdict_plain_no_dropout_0.012"] = "no history, no dropout, best rate"
-    for axis, (file, title) in zip(axes, titles.items()):
+    """Validation loss of encoders over the parameters of their layers, on Tatoeba and in three settings on Multi30k:
+    the means of the residual models with their fit, and the schemes, each with a line to the residual model that
+    reaches the same loss."""
+    chart, axes = figure(8.4, 7.0, nrows=2, ncols=2)
+    titles = {"verdict_tatoeba": "Tatoeba, best rate", "verdict_plain_no_dropout_0.012": "Multi30k, best rate"}
+    titles |= {"verdict_plain": "Multi30k, dropout", "verdict": "Multi30k, dropout and history"}
+    for axis, (file, title) in zip(axes.flat, titles.items()):
         result = read_runs(f"{file}.json")
         draw_verdict(axis, result["fit"], result["points"], result["schemes"])
-        axis.set(xscale="log", xlabel="parameters of the encoder's layers", title=title)
+        axis.set(xscale="log", title=title)
         ticks = sorted({point["parameters"] for point in result["points"] if point["scheme"] == "residual"})
         axis.set_xticks(ticks, [f"{x / 1e6:.1f}M" for x in ticks], minor=False)
         axis.xaxis.set_minor_formatter(NullFormatter())
-    axes[0].set(ylabel="validation loss, nats per token")
-    labelled = {label: handle for axis in axes for handle, label in zip(*axis.get_legend_handles_labels())}
-    axes[2].legend(labelled.values(), labelled.keys(), fontsize=7, frameon=False)
+    for axis in axes[1]:
+        axis.set(xlabel="parameters of the encoder's layers")
+    for axis in axes[:, 0]:
+        axis.set(ylabel="validation loss, nats per token")
+    labelled = {label: handle for axis in axes.flat for handle, label in zip(*axis.get_legend_handles_labels())}
+    axes[1, 1].legend(labelled.values(), labelled.keys(), fontsize=7, frameon=False)
     save(chart, path)
 
 

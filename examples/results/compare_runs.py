@@ -98,7 +98,15 @@ QUEUE = {
     "ptb": PTB,
     "gates_multi30k_en_de": replace(MULTI30K, baselines=("rk2_gate",)),
     "verdict_tatoeba_en_de_small_fast": replace(TATOEBA, baselines=("residual_3", "residual_6")),
-    "verdict_rates_tatoeba_en_de_small_fast": replace(TATOEBA, baselines=("residual_3_0.003",)),
+    "verdict_rates_tatoeba_en_de_small_fast": replace(TATOEBA, baselines=("residual_3_0.006",)),
+    **{
+        f"verdict_tatoeba_multi30k_{year}": replace(
+            MULTI30K,
+            references=f"multi30k/test_{year}_flickr.de.gz",
+            baselines=("euler2_3", "residual_1", "residual_3"),
+        )
+        for year in (2016, 2017)
+    },
     "verdict_multi30k_en_de_fast": replace(MULTI30K, baselines=("residual_2", "residual_4")),
     **{
         f"verdict_rates{surroundings}_multi30k_en_de_fast": replace(MULTI30K, baselines=("residual_2_0.003",))
