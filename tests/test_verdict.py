@@ -271,11 +271,19 @@ def test_the_page_says_of_tatoeba_what_the_records_say():
         (f"{pair['difference']:.2f}", *(f"{end:.2f}" for end in pair["confidence_interval"])) for pair in pairs
     )
     one, three, six, rk2 = (loss[name] for name in ("residual_1", "residual_3", "residual_6", "rk2_3"))
-    assert rk2 < result["fit"]["floor"] < six
+    assert rk2 < result["fit"]["floor"] < six < three < loss["euler2_3"]
+    assert abs(bleu["residual_6"]["rk2_3"]["difference"]) < 0.05
+    file = EXAMPLES / "results" / "queue" / "verdict_rates_tatoeba_en_de_small_fast.json"
+    trials = json.loads(file.read_text(encoding="utf-8"))
+    three_at_twice, rk2_at_twice = (
+        math.log(trials[f"{name}_3_0.006"]["metrics"]["validation"]["perplexity"]) for name in ("residual", "rk2")
+    )
     for says in (
         f"have a loss {six - rk2:.3f} nats lower than six residual layers and the same test BLEU, {gain} more than "
         f"three residual layers ({low} to {high}).",
         f"and six {three - six:.3f} better than three on Tatoeba.",
+        f"RK2's lead is {three_at_twice - rk2_at_twice:.3f} nats at 0.006 and {three - rk2:.3f} at 0.003.",
+        f"its exponent is {result['fit']['exponent']:.0f}, the largest that is tried",
         f"From one layer to three the loss falls by {one - three:.3f} nats, from three to six by {three - six:.3f}.",
         f"and RK2, {three - rk2:.3f} below three residual layers, is below its floor.",
         f"has {gain} BLEU more than three residual layers ({low} to {high}, over the sentences) and "

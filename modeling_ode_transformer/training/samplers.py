@@ -124,29 +124,25 @@ class TokenBudgetBatchSampler(Sampler[list[int]]):
         """The number of this process's batches in an epoch."""
         return self.batches_per_epoch // self.num_replicas
 
-    def _draw(self, epoch: int) -> tuple[np.ndarray, np.ndarray]:
-        """Returns the pairs of an epoch's batches in sequence, and the shuffled numbers of the batches."""
-        generator = np.random.default_rng((self.seed, epoch))
+    def _draw(self) -> tuple[np.ndarray, np.ndarray]:
+        """Returns the pairs of the epoch's batches in sequence, and the shuffled numbers of all processes' batches."""
+        generator = np.random.default_rng((self.seed, self.epoch))
         shuffled = generator.permutation(len(self.keys))
         pairs = shuffled[self.keys[shuffled].argsort(kind="stable")]
         return pairs, np.resize(generator.permutation(len(self.sizes)), self.batches_per_epoch)
 
-    def batches_of(self, epoch: int) -> list[np.ndarray]:
-        """Returns all processes' batches of an epoch in order, as indices of pairs."""
-        pairs, order = self._draw(epoch)
-        batches = np.split(pairs, np.cumsum(self.sizes)[:-1])
-        return [batches[i] for i in order]
-
     def __iter__(self):
         first = self.epoch * len(self.keys) if self.marks_epochs else 0
-        for batch in self.batches_of(self.epoch)[self.rank :: self.num_replicas]:
-            yield (first + batch).tolist()
+        pairs, order = self._draw()
+        batches = np.split(pairs, np.cumsum(self.sizes)[:-1])
+        for i in order[self.rank :: self.num_replicas]:
+            yield (first + batches[i]).tolist()
 
     def report(self) -> dict[str, float]:
         """The updates of an epoch, the mean contents of an update over all processes, and the share of padding."""
         updates = len(self) // self.accumulation_steps
         # In an epoch, the first batches may come again.
-        order = self._draw(self.epoch)[1] if self.batches_per_epoch > len(self.sizes) else slice(None)
+        order = self._draw()[1] if self.batches_per_epoch > len(self.sizes) else slice(None)
         sources, targets = map(float, self.tokens[order].sum(axis=0))
         return {
             "updates_per_epoch": updates,

@@ -106,7 +106,7 @@ RESUMED = {
         "dataloader_persistent_workers": True,
         "max_tokens_per_batch": 10,
     },
-    "a stream": {},
+    "a stream": {"data": STREAM},
 }
 
 
@@ -114,8 +114,6 @@ RESUMED = {
 def test_a_resumed_run_is_the_uninterrupted_one(case, tmp_path):
     """Logs, with the sums of losses between them, and weights: from within an epoch, an epoch's end, the run's end."""
     values = {"max_steps": 5, "logging_steps": 2, "save_strategy": "steps", "save_steps": 1} | RESUMED[case]
-    if case == "a stream":
-        values["data"] = STREAM
     whole = trainer_for(tmp_path / "whole", new_model(), **values)
     whole.train()
     for number in (1, 3, values["max_steps"]):
