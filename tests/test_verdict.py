@@ -157,7 +157,7 @@ def test_the_parameters_are_those_of_the_blocks(module):
 
 def test_the_page_has_the_phi_of_the_records(module):
     runs = json.loads((EXAMPLES / "results" / "queue" / "verdict_step1_linux_doc.json").read_text(encoding="utf-8"))
-    page = " ".join((EXAMPLES.parent / "docs" / "verdict.md").read_text(encoding="utf-8").split())
+    page = words_of_pages()
     phi = {scheme: f"{sizes['mean']['phi']:.2f}" for scheme, sizes in module.verdict(runs)["schemes"].items()}
     assert "phi of {euler2} for Euler twice, {rk2} for RK2 and {rk2_learned} for RK2".format(**phi) in page
 
@@ -184,8 +184,7 @@ def test_the_encoders_verdict_is_that_of_the_record(module, name, options, tmp_p
 
 
 def test_the_page_says_in_words_what_the_records_say():
-    text = (EXAMPLES.parent / "docs" / "verdict.md").read_text(encoding="utf-8")
-    text, results = " ".join(text.split()), {}
+    text, results = words_of_pages(), {}
     files = {"dlcl": "verdict", "plain": "verdict_plain", "dry": "verdict_plain_no_dropout"}
     others = {"damp": "verdict_plain_dropout0", "best": "verdict_plain_no_dropout_0.012"}
     for surroundings, name in (files | others).items():
@@ -260,7 +259,7 @@ def test_the_page_says_in_words_what_the_records_say():
 
 
 def test_the_page_says_of_tatoeba_what_the_records_say():
-    text = " ".join((EXAMPLES.parent / "docs" / "verdict.md").read_text(encoding="utf-8").split())
+    text = words_of_pages()
     result = json.loads((EXAMPLES / "results" / "verdict_tatoeba.json").read_text(encoding="utf-8"))
     loss = {f"{point['scheme']}_{point['size']}": point["loss"] for point in result["points"]}
     assert len(loss) == len(result["points"])  # one seed of each
@@ -291,6 +290,12 @@ def test_the_page_says_of_tatoeba_what_the_records_say():
         f"({low_of_six} to {high_of_six}).",
     ):
         assert says in text
+
+
+def words_of_pages():
+    """Of the verdict and its page of small models, without line breaks."""
+    pages = (EXAMPLES.parent / "docs" / f"{name}.md" for name in ("verdict", "verdict_small"))
+    return " ".join(" ".join(page.read_text(encoding="utf-8") for page in pages).split())
 
 
 def interval_of(found):
