@@ -126,6 +126,7 @@ def test_what_is_recorded_is_done_where_its_folder_is_lost(queue, tmp_path):
     kept = records / "gates_ptb" / "rk2_gate_2.nll.gz"
     folder, texts = tmp_path / "others" / "gates" / "ptb" / "rk2_gate_2", Path("data", "ptb", "ptb.test.txt.gz")
     given = ["--model", str(folder), "--texts", str(texts), "--nll_file", str(folder / "test.nll")]
+    given += ["--block_size", "128"]
     assert gzip.decompress(kept.read_bytes()).decode().split() == given
 
 
@@ -139,7 +140,7 @@ def test_every_run_is_a_call_that_its_script_takes(queue, tmp_path):
         if run.seed > 1:  # as of the first seed
             continue
         script, *arguments = run.command(Path("data"), tmp_path, ["--bf16", "False"])
-        if run.recipe.startswith(("ptb", "linux_doc")):
+        if run.is_of_language_model:
             assert Path(script).name == "run_language_modeling.py"
             model, data, training = parse_arguments(language_model.LANGUAGE_MODEL, arguments)
         else:

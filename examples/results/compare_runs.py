@@ -85,6 +85,7 @@ TATOEBA = Part("tatoeba_en_de/test.tsv.gz", column=1)
 MULTI30K, MULTI30K_FRENCH = (Part(f"multi30k/test_2016_flickr.{language}.gz") for language in ("de", "fr"))
 PTB = Part("ptb/ptb.test.txt.gz", baselines=("residual", "rk2"), metrics=("perplexity",), ending=".nll.gz")
 LINUX = replace(PTB, references="linux_doc/test.txt.gz", baselines=("residual_0.4M", "residual_0.7M", "residual_1.9M"))
+SENTENCES = replace(PTB, references="tatoeba_sentences/test.txt.gz", baselines=("residual_2", "residual_4"))
 # By the names of the folders of outputs, which are beside the queue's records.
 QUEUE = {
     "tatoeba_en_de_small": TATOEBA,
@@ -119,6 +120,8 @@ QUEUE = {
     },
     "verdict_linux_doc": LINUX,
     "verdict_rates_linux_doc": replace(LINUX, baselines=("residual_0.006",)),
+    "verdict_tatoeba_sentences": SENTENCES,
+    "verdict_rates_tatoeba_sentences": replace(SENTENCES, baselines=("residual_2_0.012",)),
     "gates_ptb": replace(PTB, baselines=("rk2_gate",)),
 }
 # By the names of the folders that have `translations`, beside this file.

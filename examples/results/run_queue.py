@@ -116,6 +116,18 @@ VERDICT_RATES = ("0.006", "0.012", "0.024")
 BEST_RATES = dict.fromkeys(("residual", "euler2", "rk2", "rk2_learned"), "0.012")
 VERDICT_STEPS = ("2", "4", "8")
 BEST_STEPS = {"residual": "4", "euler2": "1", "rk2": "1", "rk2_learned": "1"}
+# Language models of sentences: one width, so that only the depth and the scheme differ; also with longer steps.
+SENTENCE_DECODERS = VERDICT_DECODERS | {
+    f"{name}_step2": f"{VERDICT_DECODERS[name]},step_size=2" for name in ("residual", "rk2")
+}
+SENTENCES = {f"residual_{n}": f"{SENTENCE_DECODERS['residual']},decoder_layers={n}" for n in (1, 2, 4, 8, 16)}
+SENTENCES |= {
+    f"{name}_{n}": f"{fields},decoder_layers={n}"
+    for n in (2, 4)
+    for name, fields in SENTENCE_DECODERS.items()
+    if name != "residual"
+}
+SENTENCE_RATE, SENTENCE_RATES = "0.006", ("0.003", "0.012", "0.024")  # the best one, and what else is tried
 # Small encoders of translation models, in trainings of a few minutes, which vary less with the seed than the smallest
 # language models.
 SMALL = {"d_model": 128, "encoder_ffn_dim": 512, "decoder_ffn_dim": 512, "encoder_layers": 2, "decoder_layers": 2}
@@ -191,10 +203,13 @@ FILES = {
         ("multi30k/{split}.{side}.gz", {"source": "en", "target": "de"}, ("train", "val", "test_2016_flickr")),
     ),
     **dict.fromkeys(("ptb", "ptb_fast"), ("ptb/ptb.{split}.txt.gz", {}, ("train", "valid", "test"))),
-    "linux_doc": ("linux_doc/{split}.txt.gz", {}, ("train", "valid", "test")),
+    **{
+        name: (f"{name}/{{split}}.txt.gz", {}, ("train", "valid", "test"))
+        for name in ("linux_doc", "tatoeba_sentences")
+    },
 }
-# Writes the log-likelihood of each line of a text, in the recipe's blocks.
-SCORE = ["-m", "modeling_ode_transformer", "score", "perplexity", "--block_size", "128"]
+# Writes the log-likelihood of each line of a text.
+SCORE = ["-m", "modeling_ode_transformer", "score", "perplexity"]
 
 
 def data_arguments(recipe: str, data_dir: Path) -> list[str]:
@@ -221,7 +236,7 @@ class Run:
 
     @property
     def is_of_language_model(self) -> bool:
-        return self.recipe.startswith(("ptb", "linux_doc"))
+        return self.recipe.startswith(("ptb", "linux_doc", "tatoeba_sentences"))
 
     @property
     def title(self) -> str:
@@ -289,6 +304,18 @@ def verdict_runs() -> list[Run]:
         for size in SIZES
         for seed in SEEDS
         for name, step in BEST_STEPS.items()
+    ]
+    recipe = "tatoeba_sentences"
+    runs += [
+        Run(f"verdict_rates/{recipe}/{name}_{rate}", recipe, 1, SENTENCES[name], ["--muon_learning_rate", rate])
+        for name in SENTENCES
+        if name.endswith("_2") or name == "residual_8"
+        for rate in SENTENCE_RATES
+    ]
+    runs += [
+        Run(f"verdict/{recipe}/{name}_{seed}", recipe, seed, fields, ["--muon_learning_rate", SENTENCE_RATE])
+        for seed in SEEDS
+        for name, fields in SENTENCES.items()
     ]
     recipe = "multi30k_en_de_fast"
     runs += [
@@ -491,7 +518,9 @@ class Queue:
             written = folder / "test.nll"
             written.unlink(missing_ok=True)  # of a command that was stopped
             texts = self.data_dir / FILES[run.recipe][0].format(split="test")
+            block = "0" if run.recipe == "tatoeba_sentences" else "128"  # as in the recipe
             score = [*SCORE, "--model", str(folder), "--texts", str(texts), "--nll_file", str(written)]
+            score += ["--block_size", block]
             if status := self.run_child(score, log_file):
                 return status
         file.parent.mkdir(parents=True, exist_ok=True)

@@ -22,8 +22,8 @@ from .runs import SIZES, SMALL, flags, losses
 
 
 # The task of each recipe, by the beginning of its name.
-TASKS = dict.fromkeys(("iwslt14", "multi30k", "tatoeba", "wmt"), TRANSLATION)
-TASKS |= dict.fromkeys(("linux_doc", "ptb", "wikitext103"), LANGUAGE_MODEL)
+TASKS = dict.fromkeys(("iwslt14", "multi30k", "tatoeba_en", "wmt"), TRANSLATION)
+TASKS |= dict.fromkeys(("linux_doc", "ptb", "tatoeba_sentences", "wikitext103"), LANGUAGE_MODEL)
 TASKS |= {"bea2019_gec": CORRECTION, "cnn_dailymail": SUMMARIZATION, "trec": CLASSIFICATION}
 ALL_RECIPES = sorted(FOLDER.glob("*.json"))
 AUTO_CLASSES = {
