@@ -125,8 +125,8 @@ def test_what_is_recorded_is_done_where_its_folder_is_lost(queue, tmp_path):
     assert {path.name for path in records.glob("*.json")} == {"gates_ptb.json", "gates_multi30k_en_de.json"}
     kept = records / "gates_ptb" / "rk2_gate_2.nll.gz"
     folder, texts = tmp_path / "others" / "gates" / "ptb" / "rk2_gate_2", Path("data", "ptb", "ptb.test.txt.gz")
-    given = ["--model", str(folder), "--texts", str(texts), "--nll_file", str(folder / "test.nll")]
-    given += ["--block_size", "128"]
+    given = ["--block_size", "128", "--model", str(folder), "--texts", str(texts)]
+    given += ["--nll_file", str(folder / "test.nll")]
     assert gzip.decompress(kept.read_bytes()).decode().split() == given
 
 

@@ -519,8 +519,8 @@ class Queue:
             written.unlink(missing_ok=True)  # of a command that was stopped
             texts = self.data_dir / FILES[run.recipe][0].format(split="test")
             block = "0" if run.recipe == "tatoeba_sentences" else "128"  # as in the recipe
-            score = [*SCORE, "--model", str(folder), "--texts", str(texts), "--nll_file", str(written)]
-            score += ["--block_size", block]
+            score = [*SCORE, "--block_size", block, "--model", str(folder), "--texts", str(texts)]
+            score += ["--nll_file", str(written)]
             if status := self.run_child(score, log_file):
                 return status
         file.parent.mkdir(parents=True, exist_ok=True)
