@@ -104,12 +104,21 @@ def test_csa_ode(tmp_path):
 
 SMALL = ["residual_2", "euler2_2", "rk2_2", "rk2_learned_2", "rk2_gate_2", "rk4_2"]
 SMALL += ["residual_step2_2", "residual_step4_2", "rk2_step2_2", "residual_twice_2"]
+SENTENCES = [f"residual_{n}" for n in (1, 2, 4, 8, 16)]
+SENTENCES += [
+    f"{name}_{n}"
+    for n in (2, 4)
+    for name in ("euler2", "rk2", "rk2_learned", "rk4", "iiet", "residual_step2", "rk2_step2")
+]
 LARGE = ["residual_0.4M", "euler2_0.4M", "rk2_0.4M", "rk2_learned_0.4M"]
 
 
 @pytest.mark.parametrize(
     ("recipe", "only", "models"),
-    [("linux_doc", "verdict/*_0.4M_1", LARGE), ("multi30k_en_de_fast", "verdict/*_2_1", SMALL)],
+    [
+        *(("linux_doc", "verdict/*_0.4M_1", LARGE), ("multi30k_en_de_fast", "verdict/*_2_1", SMALL)),
+        ("tatoeba_sentences", "verdict/*_1", SENTENCES),
+    ],
 )
 def test_seconds_of_the_verdict_are_of_every_scheme(tmp_path, recipe, only, models):
     options = ["--tiny", "--rounds", "1", "--recipe", recipe, "--only", only]

@@ -539,9 +539,16 @@ def test_the_verdicts_losses_and_gains_are_those_of_the_records():
 
 ENCODERS = {"residual": "residual", "Euler twice": "euler2", "RK2": "rk2", "RK4": "rk4"}
 ENCODERS |= {"RK2, learned weights": "rk2_learned", "RK2, gate": "rk2_gate"}
-ENCODERS["residual, twice at one state"] = "residual_twice"
+ENCODERS |= {"residual, twice at one state": "residual_twice", "IIET": "iiet"}
 ENCODERS["RK2, step of 2"] = "rk2_step2"
 ENCODERS |= {f"residual, step of {length}": f"residual_step{length}" for length in (2, 4)}
+
+
+SENTENCE_RATE = "0.006"
+
+
+def perplexity_of(run: dict) -> str:
+    return f"{run['metrics']['validation']['perplexity']:.2f}"
 
 
 def small_encoders(part: str) -> dict[str, dict]:
@@ -574,6 +581,41 @@ def test_the_encoders_of_the_verdict_are_those_of_the_queue(record, result, wher
     schemes = read_runs(f"{result}.json")["schemes"]
     expected = {scheme: cells_of_verdict(sizes[str(layers)], layers) for scheme, sizes in schemes.items()}
     assert cells_below(page, f"phi {where}", ENCODERS) == expected
+
+
+def test_language_models_of_sentences_are_those_of_the_queue():
+    page = ROOT / "docs" / "verdict.md"
+    models = read_runs("queue/verdict_tatoeba_sentences.json")
+    trials = read_runs("queue/verdict_rates_tatoeba_sentences.json")
+    trials |= {f"{name[:-2]}_{SENTENCE_RATE}": run for name, run in models.items() if name.endswith("_1")}
+    shown = {}
+    for row in table_below(page, "Perplexity of language models with the first seed"):
+        rate = row.pop("rate of Muon")
+        for title, cell in row.items():
+            scheme, _, layers = title.partition(", layers ")
+            shown[f"{ENCODERS[scheme]}_{layers or 2}_{rate}"] = cell
+    assert {name: cell for name, cell in shown.items() if cell} == {
+        name: perplexity_of(run) for name, run in trials.items() if name in shown
+    }
+    rows = table_below(page, "Means of language models")
+    found = {f"{ENCODERS[row['model']]}_{row['layers']}": list(row.values())[2:] for row in rows}
+    expected = {}
+    for name, runs in by_model(models).items():
+        perplexities = [run["validation"]["perplexity"] for run in runs]
+        bits = [statistics.mean(run[split]["bits_per_byte"] for run in runs) for split in ("validation", "test")]
+        range_ = f"{min(perplexities):.2f} to {max(perplexities):.2f}"
+        cells = [str(len(runs)), f"{statistics.mean(perplexities):.2f}", range_, *(f"{each:.4f}" for each in bits)]
+        expected[name] = cells
+    assert found == expected
+    schemes = read_runs("verdict_sentences.json")["schemes"]
+    expected = {
+        f"{scheme}_{size}": cells_of_verdict(values, int(size))
+        for scheme, sizes in schemes.items()
+        for size, values in sizes.items()
+        if size != "mean"
+    }
+    rows = [list(row.values()) for row in table_below(page, "phi of language models")]
+    assert {f"{ENCODERS[name]}_{layers}": cells for name, layers, *cells in rows} == expected
 
 
 def test_phi_from_longer_residual_steps_is_that_of_the_result():

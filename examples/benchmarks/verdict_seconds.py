@@ -5,9 +5,9 @@
     python examples/benchmarks/verdict_seconds.py --recipe multi30k_en_de_fast --output_file verdict_seconds.json
 
 An update is that of the recipe on a CPU: forward, backward, clipping and a step of Muon, on one thread, with as many
-random tokens as the recipe's batches have: blocks of 128 of a language model, pairs of 20 tokens a side of a
-translation. In a round each model has one turn, so that drift of the machine hits all alike. Results are medians over
-the rounds. The machine should have nothing else to do.
+random tokens as the recipe's batches have: blocks of 128 or sentences of 11 tokens of a language model, pairs of 20
+tokens a side of a translation. In a round each model has one turn, so that drift of the machine hits all alike. Results
+are medians over the rounds. The machine should have nothing else to do.
 """
 
 import statistics
@@ -38,7 +38,7 @@ sys.path.append(str(Path(__file__).resolve().parent.parent / "results"))
 from run_queue import Run, verdict_runs
 
 
-LENGTH = 20  # of a translation's sentences, in tokens
+LENGTH, SENTENCE = 20, 11  # of the sentences of a translation and of a language model, in tokens
 
 
 def update_of(run: Run, recipe: dict, is_tiny: bool) -> Callable[[], None]:
@@ -48,7 +48,7 @@ def update_of(run: Run, recipe: dict, is_tiny: bool) -> Callable[[], None]:
     size = int(options.get("--vocab_size", recipe["vocab_size"]))
     if run.is_of_language_model:
         model = OdeTransformerForCausalLM(OdeTransformerDecoderConfig(vocab_size=size, **fields)).train()
-        shape = (recipe["per_device_train_batch_size"], recipe["block_size"])
+        shape = (recipe["per_device_train_batch_size"], recipe["block_size"] or SENTENCE)
     else:
         model = OdeTransformerForConditionalGeneration(OdeTransformerConfig(vocab_size=size, **fields)).train()
         shape = (recipe["max_tokens_per_batch"] // LENGTH, LENGTH)
@@ -82,7 +82,7 @@ def main(argv: list[str] | None = None) -> dict:
     parser.add_argument("--output_file", type=Path, help="JSON file to write")
     parser.add_argument("--rounds", type=int, default=7, help="number of rounds, after one more to warm up")
     parser.add_argument("--only", default="verdict/*_1", metavar="PATTERN", help="pattern of the names of runs")
-    parser.add_argument("--recipe", default="linux_doc", help="recipe of the runs")
+    parser.add_argument("--recipe", default="tatoeba_sentences", help="recipe of the runs")
     parser.add_argument("--tiny", action="store_true", help="try it in seconds: 2 rows of 8 tokens")
     args = parser.parse_args(argv)
     torch.set_num_threads(1)

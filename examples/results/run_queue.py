@@ -100,8 +100,6 @@ GATE_STUDIES = {
     ),
 }
 # The verdict: what one more evaluation is worth, beside residual models of other sizes (`verdict.py`).
-# Widths and layers of language models of 0.4M to 10M parameters; a head has 32 channels.
-SIZES = {"0.4M": (64, 2), "0.7M": (96, 3), "1.9M": (160, 4), "4.5M": (224, 6), "10M": (288, 9)}
 VERDICT_DECODERS = {
     "residual": "decoder_solver=euler",
     "euler2": "decoder_solver=euler,steps_per_layer=2",
@@ -110,12 +108,11 @@ VERDICT_DECODERS = {
     "rk4": "decoder_solver=rk4",
     "iiet": "decoder_solver=iiet,layer_history=learned_dense",
 }
-# Muon's rates that are tried for each scheme, at the smallest size; with the best ones, lengths of the step other than
-# 1; and the best of these, with which the scheme's runs begin. A longer step may do more than a further evaluation.
-VERDICT_RATES = ("0.006", "0.012", "0.024")
-BEST_RATES = dict.fromkeys(("residual", "euler2", "rk2", "rk2_learned"), "0.012")
-VERDICT_STEPS = ("2", "4", "8")
-BEST_STEPS = {"residual": "4", "euler2": "1", "rk2": "1", "rk2_learned": "1"}
+# Small language models of running text, whose loss depends on the seed as much as on the scheme: Muon's rates and, at
+# the best one, longer steps were tried for each of four schemes; then all seeds, with the best step.
+LINUX_SIZE = "d_model=64,decoder_layers=2,decoder_ffn_dim=256,decoder_attention_heads=2,"
+LINUX_RATES, LINUX_RATE, LINUX_STEPS = ("0.006", "0.012", "0.024"), "0.012", ("2", "4", "8")
+LINUX_STEP = {"residual": "4", "euler2": "1", "rk2": "1", "rk2_learned": "1"}
 # Language models of sentences: one width, so that only the depth and the scheme differ; also with longer steps.
 SENTENCE_DECODERS = VERDICT_DECODERS | {
     f"{name}_step2": f"{VERDICT_DECODERS[name]},step_size=2" for name in ("residual", "rk2")
@@ -261,10 +258,8 @@ class Run:
         return [*train, *self.arguments, *more]
 
 
-def sizes_of_decoder(size: str) -> str:
-    width, layers = SIZES[size]
-    heads = width // 32
-    return f"d_model={width},decoder_layers={layers},decoder_ffn_dim={4 * width},decoder_attention_heads={heads},"
+def language_model(name: str, seed: int, fields: str, rate: str) -> Run:
+    return Run(name, name.split("/")[1], seed, fields, ["--muon_learning_rate", rate])
 
 
 def small_run(part: str, recipe: str, name: str, seed: int, fields: dict[str, object], *more: str) -> Run:
@@ -274,46 +269,29 @@ def small_run(part: str, recipe: str, name: str, seed: int, fields: dict[str, ob
 
 
 def verdict_runs() -> list[Run]:
-    """The rates of each scheme and the lengths of its step; then, for schemes whose best ones are known, small sizes
-    first, each with all seeds."""
-    recipe = "linux_doc"
-    smallest = sizes_of_decoder(next(iter(SIZES)))
-    runs = [
-        Run(
-            *(f"verdict_rates/{recipe}/{name}_{rate}", recipe, 1, smallest + scheme),
-            arguments=["--muon_learning_rate", rate],
-        )
-        for name, scheme in VERDICT_DECODERS.items()
-        for rate in VERDICT_RATES
-    ]
+    """Language models, small encoders and larger ones: of each what was tried, then the models with all seeds."""
+    tried, runs = "verdict_rates/linux_doc", []
+    for name in LINUX_STEP:
+        fields = LINUX_SIZE + VERDICT_DECODERS[name]
+        runs += [language_model(f"{tried}/{name}_{rate}", 1, fields, rate) for rate in LINUX_RATES]
+        runs += [
+            language_model(f"{tried}/{name}_step{step}_{LINUX_RATE}", 1, f"{fields},step_size={step}", LINUX_RATE)
+            for step in LINUX_STEPS
+        ]
+    linux = {name: f"{LINUX_SIZE}{VERDICT_DECODERS[name]},step_size={step}" for name, step in LINUX_STEP.items()}
     runs += [
-        Run(
-            f"verdict_rates/{recipe}/{name}_step{step}_{rate}",
-            *(recipe, 1, f"{smallest}{VERDICT_DECODERS[name]},step_size={step}"),
-            arguments=["--muon_learning_rate", rate],
-        )
-        for name, rate in BEST_RATES.items()
-        for step in VERDICT_STEPS
-    ]
-    runs += [
-        Run(
-            f"verdict/{recipe}/{name}_{size}_{seed}",
-            *(recipe, seed, f"{sizes_of_decoder(size)}{VERDICT_DECODERS[name]},step_size={step}"),
-            arguments=["--muon_learning_rate", BEST_RATES[name]],
-        )
-        for size in SIZES
+        language_model(f"verdict/linux_doc/{name}_0.4M_{seed}", seed, fields, LINUX_RATE)
         for seed in SEEDS
-        for name, step in BEST_STEPS.items()
+        for name, fields in linux.items()
     ]
-    recipe = "tatoeba_sentences"
     runs += [
-        Run(f"verdict_rates/{recipe}/{name}_{rate}", recipe, 1, SENTENCES[name], ["--muon_learning_rate", rate])
+        language_model(f"verdict_rates/tatoeba_sentences/{name}_{rate}", 1, SENTENCES[name], rate)
         for name in SENTENCES
         if name.endswith("_2") or name == "residual_8"
         for rate in SENTENCE_RATES
     ]
     runs += [
-        Run(f"verdict/{recipe}/{name}_{seed}", recipe, seed, fields, ["--muon_learning_rate", SENTENCE_RATE])
+        language_model(f"verdict/tatoeba_sentences/{name}_{seed}", seed, fields, SENTENCE_RATE)
         for seed in SEEDS
         for name, fields in SENTENCES.items()
     ]
