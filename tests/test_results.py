@@ -547,6 +547,14 @@ ENCODERS |= {f"residual, step of {length}": f"residual_step{length}" for length 
 SENTENCE_RATE = "0.006"
 
 
+def language_scores(runs: list[dict]) -> list[str]:
+    """The cells of a table: seeds, mean perplexity, its range, mean bits per byte of validation and test set."""
+    perplexities = [run["validation"]["perplexity"] for run in runs]
+    bits = [statistics.mean(run[split]["bits_per_byte"] for run in runs) for split in ("validation", "test")]
+    range_ = f"{min(perplexities):.2f} to {max(perplexities):.2f}"
+    return [str(len(runs)), f"{statistics.mean(perplexities):.2f}", range_, *(f"{each:.4f}" for each in bits)]
+
+
 def perplexity_of(run: dict) -> str:
     return f"{run['metrics']['validation']['perplexity']:.2f}"
 
@@ -599,14 +607,12 @@ def test_language_models_of_sentences_are_those_of_the_queue():
     }
     rows = table_below(page, "Means of language models")
     found = {f"{ENCODERS[row['model']]}_{row['layers']}": list(row.values())[2:] for row in rows}
-    expected = {}
-    for name, runs in by_model(models).items():
-        perplexities = [run["validation"]["perplexity"] for run in runs]
-        bits = [statistics.mean(run[split]["bits_per_byte"] for run in runs) for split in ("validation", "test")]
-        range_ = f"{min(perplexities):.2f} to {max(perplexities):.2f}"
-        cells = [str(len(runs)), f"{statistics.mean(perplexities):.2f}", range_, *(f"{each:.4f}" for each in bits)]
-        expected[name] = cells
-    assert found == expected
+    assert found == {name: language_scores(runs) for name, runs in by_model(models).items()}
+    with_dropout = by_model(read_runs("queue/verdict_dropout_tatoeba_sentences.json"))
+    found = cells_below(page, "Language models with a dropout of 0.1", ENCODERS)
+    assert {f"{name}_2": cells for name, cells in found.items()} == {
+        name: language_scores(runs) for name, runs in with_dropout.items()
+    }
     schemes = read_runs("verdict_sentences.json")["schemes"]
     expected = {
         f"{scheme}_{size}": cells_of_verdict(values, int(size))
@@ -628,7 +634,7 @@ def test_phi_from_longer_residual_steps_is_that_of_the_result():
 def test_the_table_of_phi_is_that_of_the_results():
     found = {}
     of_multi30k = ("_plain_no_dropout_0.012", "_plain_no_dropout", "_plain_dropout0", "_plain", "")
-    for surroundings in ("_tatoeba", *of_multi30k):
+    for surroundings in ("_sentences", "_tatoeba", *of_multi30k):
         result = read_runs(f"verdict{surroundings}.json")
         layers = "3" if surroundings == "_tatoeba" else "2"
         losses = [
@@ -642,7 +648,7 @@ def test_the_table_of_phi_is_that_of_the_results():
                 cell = f"{phi} ({interval})" if interval else f"{phi}, one seed"
             cells.append(cell)
         found[surroundings] = cells
-    shown = [list(row.values())[3:] for row in table_below(ROOT / "docs" / "verdict.md", "phi of three layers on")]
+    shown = [list(row.values())[3:] for row in table_below(ROOT / "docs" / "verdict.md", "phi with its 95%")]
     assert shown == list(found.values())
 
 

@@ -169,13 +169,14 @@ def test_the_page_has_the_phi_of_the_records(module):
         *(("verdict_plain_dropout0", []), ("verdict_plain_no_dropout", [])),
         ("verdict_plain_no_dropout_0.012", []),
         ("verdict_plain_no_dropout_step2", ["--residual", "residual_step2"]),
-        ("verdict_tatoeba", []),
+        *(("verdict_tatoeba", []), ("verdict_sentences", [])),
     ],
 )
 def test_the_encoders_verdict_is_that_of_the_record(module, name, options, tmp_path, monkeypatch):
     monkeypatch.chdir(EXAMPLES / "results")
     part = name.removesuffix("_step2")
-    part = f"{part}_en_de_small_fast" if part == "verdict_tatoeba" else f"{part}_multi30k_en_de_fast"
+    others = {"verdict_tatoeba": "verdict_tatoeba_en_de_small_fast", "verdict_sentences": "verdict_tatoeba_sentences"}
+    part = others.get(part, f"{part}_multi30k_en_de_fast")
     record, again = Path("queue", f"{part}.json"), tmp_path / "again.json"
     module.main([str(record), *options, "--output_file", str(again)])
     (made, kept) = (leaves(json.loads(path.read_text(encoding="utf-8"))) for path in (again, Path(f"{name}.json")))
@@ -211,9 +212,7 @@ def test_the_page_says_in_words_what_the_records_say():
     of_averages, of_rk2 = (
         perplexity["plain_residual_2"] - perplexity[f"plain_{name}_2"] for name in ("residual_twice", "rk2")
     )
-    of_length, of_euler2 = (
-        perplexity["dry_residual_2"] - perplexity[f"dry_{name}_2"] for name in ("residual_step2", "euler2")
-    )
+    of_length = perplexity["dry_residual_2"] - perplexity["dry_residual_step2_2"]
     loss = {name: sum(map(math.log, values)) / len(values) for name, values in perplexities.items()}
     eight, squares, freedom = loss["best_residual_2"] - loss["best_residual_8"], 0.0, 0
     for name, values in perplexities.items():
@@ -222,15 +221,12 @@ def test_the_page_says_in_words_what_the_records_say():
             freedom += len(values) - 1
     deviation = (squares / freedom) ** 0.5
     for says in (
-        "without dropout, phi of RK2 is {} ({}) and".format(*phi["best_rk2"]),
-        "two Euler steps for each layer {} ({}), where".format(*phi["best_euler2"]),
-        "Euler twice does have a gain (phi {}, {}), but".format(*phi["dry_euler2"]),
-        f"has {of_length / of_euler2:.0%} of it without a further evaluation.",
-        f"eight are {eight:.3f} nats better than two in small encoders,",
+        "in small encoders phi of RK2 is {} ({}) and".format(*phi["best_rk2"]),
+        "that of Euler twice {} ({}).".format(*phi["best_euler2"]),
+        f"With dropout, {of_averages / of_rk2:.0%} of RK2's gain in these is averaging, too.",
         f"Eight residual layers are only {eight:.3f} nats better than two at 0.012, where",
         f"the deviation from seed to seed is {deviation:.3f}.",
         "a residual step of 2 has {dry_residual_step2_2:.2f}, one of RK2 {dry_rk2_step2_2:.2f} (one seed)",
-        f"draws of dropout, has {of_averages / of_rk2:.0%} of RK2's gain over two residual layers.",
         "RK2 have {plain_rk2_2:.2f}, less than eight residual layers ({plain_residual_8:.2f});",
         "two residual layers have {plain_residual_2:.2f}.",
         f"the encoder has {{plain_residual_twice_2:.2f}}, {of_averages / of_rk2:.0%} of RK2's gain",
@@ -261,41 +257,90 @@ def test_the_page_says_in_words_what_the_records_say():
 def test_the_page_says_of_tatoeba_what_the_records_say():
     text = words_of_pages()
     result = json.loads((EXAMPLES / "results" / "verdict_tatoeba.json").read_text(encoding="utf-8"))
-    loss = {f"{point['scheme']}_{point['size']}": point["loss"] for point in result["points"]}
-    assert len(loss) == len(result["points"])  # one seed of each
-    file = EXAMPLES / "results" / "queue" / "verdict_tatoeba_en_de_small_fast_bootstrap.json"
+    loss, found = means(result), defaultdict(list)
+    for point in result["points"]:
+        found[f"{point['scheme']}_{point['size']}"].append(point["loss"])
+    queue = EXAMPLES / "results" / "queue"
+    file = queue / "verdict_tatoeba_en_de_small_fast_bootstrap.json"
     bleu = json.loads(file.read_text(encoding="utf-8"))["bleu"]
-    pairs = [bleu["residual_3"][name] for name in ("rk2_3", "residual_6")]
-    (gain, low, high), (of_six, low_of_six, high_of_six) = (
-        (f"{pair['difference']:.2f}", *(f"{end:.2f}" for end in pair["confidence_interval"])) for pair in pairs
+    (gain, low, high), (more, low_of_six, high_of_six) = (
+        (f"{pair['difference']:.2f}", *(f"{end:.2f}" for end in pair["confidence_interval"]))
+        for pair in (bleu["residual_3"]["rk2_3"], bleu["residual_6"]["rk2_3"])
     )
-    one, three, six, rk2 = (loss[name] for name in ("residual_1", "residual_3", "residual_6", "rk2_3"))
-    assert rk2 < result["fit"]["floor"] < six < three < loss["euler2_3"]
-    assert abs(bleu["residual_6"]["rk2_3"]["difference"]) < 0.05
-    file = EXAMPLES / "results" / "queue" / "verdict_rates_tatoeba_en_de_small_fast.json"
-    trials = json.loads(file.read_text(encoding="utf-8"))
+    assert abs(float(more)) < 0.05 and result["schemes"]["rk2"]["3"]["phi"] is None
+    trials = json.loads((queue / "verdict_rates_tatoeba_en_de_small_fast.json").read_text(encoding="utf-8"))
     three_at_twice, rk2_at_twice = (
         math.log(trials[f"{name}_3_0.006"]["metrics"]["validation"]["perplexity"]) for name in ("residual", "rk2")
     )
+    first = found["residual_3"][0] - found["rk2_3"][0]
+    seeds = max(found["residual_3"]) - min(found["residual_3"])
+    one, three, six = (loss[f"residual_{layers}"] for layers in (1, 3, 6))
     for says in (
-        f"have a loss {six - rk2:.3f} nats lower than six residual layers and the same test BLEU, {gain} more than "
-        f"three residual layers ({low} to {high}).",
-        f"and six {three - six:.3f} better than three on Tatoeba.",
-        f"RK2's lead is {three_at_twice - rk2_at_twice:.3f} nats at 0.006 and {three - rk2:.3f} at 0.003.",
-        f"its exponent is {result['fit']['exponent']:.0f}, the largest that is tried",
-        f"From one layer to three the loss falls by {one - three:.3f} nats, from three to six by {three - six:.3f}.",
-        f"and RK2, {three - rk2:.3f} below three residual layers, is below its floor.",
-        f"has {gain} BLEU more than three residual layers ({low} to {high}, over the sentences) and "
-        f"{-bleu['residual_6']['rk2_3']['difference']:.2f} less than six, which have {of_six} more than three "
-        f"({low_of_six} to {high_of_six}).",
+        f"three layers of RK2 have {gain} BLEU more than three residual layers ({low} to {high}, two seeds of each)",
+        f"RK2's lead is {three_at_twice - rk2_at_twice:.3f} nats at 0.006 and {first:.3f} at 0.003.",
+        f"From one layer to three the loss falls by {one - three:.3f} nats, from three to six by {three - six:.3f}, "
+        f"and the two seeds of three layers differ by {seeds:.3f}.",
+        f"RK2 has {gain} BLEU more than three residual layers ({low} to {high}, over two seeds of each and the "
+        f"sentences), and the same as six ({low_of_six} to {high_of_six} more, one seed of these).",
     ):
         assert says in text
 
 
+def test_the_page_says_of_language_models_what_the_records_say():
+    text = words_of_pages()
+    result = json.loads((EXAMPLES / "results" / "verdict_sentences.json").read_text(encoding="utf-8"))
+    loss, phi = means(result), {name: sizes["2"] for name, sizes in result["schemes"].items()}
+    of_rk2, of_rk4, of_euler2 = (
+        f"{phi[name]['phi']:.2f} ({interval_of(phi[name])})" for name in ("rk2", "rk4", "euler2")
+    )
+    file = EXAMPLES / "results" / "queue" / "verdict_dropout_tatoeba_sentences.json"
+    with_dropout = defaultdict(list)
+    for name, run in json.loads(file.read_text(encoding="utf-8")).items():
+        with_dropout[name[:-2]].append(math.log(run["metrics"]["validation"]["perplexity"]))
+    residual, rk2, twice = (
+        sum(with_dropout[name]) / len(with_dropout[name]) for name in ("residual_2", "rk2_2", "residual_twice_2")
+    )
+    side = "above" if rk2 > residual else "below"
+    squares, freedom = 0.0, 0
+    for name, mean in loss.items():
+        own = [point["loss"] for point in result["points"] if f"{point['scheme']}_{point['size']}" == name]
+        squares, freedom = squares + sum((each - mean) ** 2 for each in own), freedom + len(own) - 1
+    deviation, depth = (squares / freedom) ** 0.5, loss["residual_2"] - loss["residual_8"]
+    for says in (
+        f"phi of RK2 is {of_rk2}, of RK4 {of_rk4} and of two Euler steps for each layer {of_euler2}, where",
+        f"The deviation of the loss from seed to seed is {deviation:.4f} nats, and from two residual layers to eight "
+        f"it falls by {depth:.3f}.",
+        f"only average two draws of dropout, lower the loss by {residual - twice:.3f} nats.",
+        f"the two of RK2 by {max(with_dropout['rk2_2']) - min(with_dropout['rk2_2']):.3f} nats.",
+        f"RK2's loss is {abs(rk2 - residual):.3f} {side} that of the residual model.",
+        f"average two draws of dropout and do nothing else, are {residual - twice:.3f} below it.",
+    ):
+        assert says in text
+    order = [loss[f"{name}_2"] for name in ("residual_step2", "euler2", "residual", "rk4", "rk2")]
+    assert order == sorted(order) and loss["residual_4"] < order[0] - 10 * deviation
+    for page in ("README.md", "docs/faq.md"):
+        words = words_of(page)
+        assert f"two evaluations at the same state lower the loss by {residual - twice:.3f} nats, while" in words
+    cost = math.exp(loss["rk2_2"] - loss["residual_2"]) - 1
+    assert f"without dropout it has {cost:.1%} more perplexity" in words_of("README.md")
+
+
+def means(result):
+    """The mean losses of a result, by model."""
+    losses = defaultdict(list)
+    for point in result["points"]:
+        losses[f"{point['scheme']}_{point['size']}"].append(point["loss"])
+    return {name: sum(each) / len(each) for name, each in losses.items()}
+
+
+def words_of(page):
+    """Without line breaks."""
+    return " ".join((EXAMPLES.parent / page).read_text(encoding="utf-8").split())
+
+
 def words_of_pages():
-    """Of the verdict and its page of small models, without line breaks."""
-    pages = (EXAMPLES.parent / "docs" / f"{name}.md" for name in ("verdict", "verdict_small"))
-    return " ".join(" ".join(page.read_text(encoding="utf-8") for page in pages).split())
+    """Of the verdict and its page of small models."""
+    return f"{words_of('docs/verdict.md')} {words_of('docs/verdict_small.md')}"
 
 
 def interval_of(found):

@@ -305,12 +305,12 @@ def copying(path: Path) -> None:
 
 
 def verdict(path: Path) -> None:
-    """Validation loss of encoders over the parameters of their layers, on Tatoeba and in three settings on Multi30k:
-    the means of the residual models with their fit, and the schemes, each with a line to the residual model that
-    reaches the same loss."""
+    """Validation loss over the parameters of the layers, of language models and of encoders on Tatoeba and in two
+    settings on Multi30k: the means of the residual models with their fit, and the schemes, each with a line to the
+    residual model that reaches the same loss."""
     chart, axes = figure(8.4, 7.0, nrows=2, ncols=2)
-    titles = {"verdict_tatoeba": "Tatoeba, best rate", "verdict_plain_no_dropout_0.012": "Multi30k, best rate"}
-    titles |= {"verdict_plain": "Multi30k, dropout", "verdict": "Multi30k, dropout and history"}
+    titles = {"verdict_sentences": "language models", "verdict_tatoeba": "Tatoeba, best rate"}
+    titles |= {"verdict_plain_no_dropout_0.012": "Multi30k, best rate", "verdict_plain": "Multi30k, dropout"}
     for axis, (file, title) in zip(axes.flat, titles.items()):
         result = read_runs(f"{file}.json")
         draw_verdict(axis, result["fit"], result["points"], result["schemes"])
@@ -319,7 +319,7 @@ def verdict(path: Path) -> None:
         axis.set_xticks(ticks, [f"{x / 1e6:.1f}M" for x in ticks], minor=False)
         axis.xaxis.set_minor_formatter(NullFormatter())
     for axis in axes[1]:
-        axis.set(xlabel="parameters of the encoder's layers")
+        axis.set(xlabel="parameters of the layers")
     for axis in axes[:, 0]:
         axis.set(ylabel="validation loss, nats per token")
     labelled = {label: handle for axis in axes.flat for handle, label in zip(*axis.get_legend_handles_labels())}
@@ -347,6 +347,7 @@ def draw_verdict(axis, fit: dict, points: list[dict], schemes: dict) -> None:
         ("rk2_learned", "RK2, learned weights", ORANGE, "^"),
         ("rk2_gate", "RK2, gate", "#805ad5", "v"),
         ("rk4", "RK4", "#c53030", "P"),
+        ("iiet", "IIET", "#b7791f", "*"),
     ):
         for size, x, each in ((size, x, each) for (name, size, x), each in losses.items() if name == scheme):
             loss = statistics.mean(each)

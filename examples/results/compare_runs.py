@@ -121,6 +121,7 @@ QUEUE = {
     "verdict_linux_doc": LINUX,
     "verdict_rates_linux_doc": replace(LINUX, baselines=("residual_0.006",)),
     "verdict_tatoeba_sentences": SENTENCES,
+    "verdict_dropout_tatoeba_sentences": SENTENCES,
     "verdict_rates_tatoeba_sentences": replace(SENTENCES, baselines=("residual_2_0.012",)),
     "gates_ptb": replace(PTB, baselines=("rk2_gate",)),
 }

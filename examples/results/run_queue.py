@@ -101,28 +101,34 @@ GATE_STUDIES = {
 }
 # The verdict: what one more evaluation is worth, beside residual models of other sizes (`verdict.py`).
 VERDICT_DECODERS = {
-    "residual": "decoder_solver=euler",
-    "euler2": "decoder_solver=euler,steps_per_layer=2",
-    "rk2": "decoder_solver=rk2",
-    "rk2_learned": "decoder_solver=rk2,decoder_coefficients=learned",
-    "rk4": "decoder_solver=rk4",
-    "iiet": "decoder_solver=iiet,layer_history=learned_dense",
+    "residual": {"decoder_solver": "euler"},
+    "euler2": {"decoder_solver": "euler", "steps_per_layer": 2},
+    "rk2": {"decoder_solver": "rk2"},
+    "rk2_learned": {"decoder_solver": "rk2", "decoder_coefficients": "learned"},
 }
 # Small language models of running text, whose loss depends on the seed as much as on the scheme: Muon's rates and, at
-# the best one, longer steps were tried for each of four schemes; then all seeds, with the best step.
-LINUX_SIZE = "d_model=64,decoder_layers=2,decoder_ffn_dim=256,decoder_attention_heads=2,"
-LINUX_RATES, LINUX_RATE, LINUX_STEPS = ("0.006", "0.012", "0.024"), "0.012", ("2", "4", "8")
-LINUX_STEP = {"residual": "4", "euler2": "1", "rk2": "1", "rk2_learned": "1"}
-# Language models of sentences: one width, so that only the depth and the scheme differ; also with longer steps.
+# the best one, longer steps were tried for each scheme; then all seeds, with the best step.
+LINUX_SIZE = {"d_model": 64, "decoder_layers": 2, "decoder_ffn_dim": 256, "decoder_attention_heads": 2}
+LINUX_RATES, LINUX_RATE, LINUX_STEPS = ("0.006", "0.012", "0.024"), "0.012", (2, 4, 8)
+LINUX_BEST_STEPS = {"residual": 4, "euler2": 1, "rk2": 1, "rk2_learned": 1}
+# Language models of sentences: one width, so that only the depth and the scheme differ.
 SENTENCE_DECODERS = VERDICT_DECODERS | {
-    f"{name}_step2": f"{VERDICT_DECODERS[name]},step_size=2" for name in ("residual", "rk2")
+    "rk4": {"decoder_solver": "rk4"},
+    "iiet": {"decoder_solver": "iiet", "layer_history": "learned_dense"},
+    **{f"{name}_step2": VERDICT_DECODERS[name] | {"step_size": 2} for name in ("residual", "rk2")},
+    # RK2's two evaluations with two draws of dropout, but without its second state.
+    "residual_twice": {"decoder_solver": {"a": [[], [0]], "b": [0.5, 0.5]}},
 }
-SENTENCES = {f"residual_{n}": f"{SENTENCE_DECODERS['residual']},decoder_layers={n}" for n in (1, 2, 4, 8, 16)}
+SENTENCES = {f"residual_{n}": VERDICT_DECODERS["residual"] | {"decoder_layers": n} for n in (1, 2, 4, 8, 16)}
 SENTENCES |= {
-    f"{name}_{n}": f"{fields},decoder_layers={n}"
-    for n in (2, 4)
+    f"{name}_{n}": fields | {"decoder_layers": n}
+    for n in (2, 1, 4)
     for name, fields in SENTENCE_DECODERS.items()
-    if name != "residual"
+    if not name.startswith("residual_twice") and f"{name}_{n}" not in SENTENCES
+}
+SENTENCE_DROPOUT = {
+    f"{name}_2": SENTENCE_DECODERS[name] | dict.fromkeys(("dropout", "attention_dropout", "activation_dropout"), 0.1)
+    for name in ("residual", "rk2", "residual_twice")
 }
 SENTENCE_RATE, SENTENCE_RATES = "0.006", ("0.003", "0.012", "0.024")  # the best one, and what else is tried
 # Small encoders of translation models, in trainings of a few minutes, which vary less with the seed than the smallest
@@ -258,8 +264,8 @@ class Run:
         return [*train, *self.arguments, *more]
 
 
-def language_model(name: str, seed: int, fields: str, rate: str) -> Run:
-    return Run(name, name.split("/")[1], seed, fields, ["--muon_learning_rate", rate])
+def language_model(name: str, seed: int, fields: dict[str, object], rate: str) -> Run:
+    return Run(name, name.split("/")[1], seed, json.dumps(fields), ["--muon_learning_rate", rate])
 
 
 def small_run(part: str, recipe: str, name: str, seed: int, fields: dict[str, object], *more: str) -> Run:
@@ -271,29 +277,30 @@ def small_run(part: str, recipe: str, name: str, seed: int, fields: dict[str, ob
 def verdict_runs() -> list[Run]:
     """Language models, small encoders and larger ones: of each what was tried, then the models with all seeds."""
     tried, runs = "verdict_rates/linux_doc", []
-    for name in LINUX_STEP:
-        fields = LINUX_SIZE + VERDICT_DECODERS[name]
+    for name, scheme in VERDICT_DECODERS.items():
+        fields = LINUX_SIZE | scheme
         runs += [language_model(f"{tried}/{name}_{rate}", 1, fields, rate) for rate in LINUX_RATES]
         runs += [
-            language_model(f"{tried}/{name}_step{step}_{LINUX_RATE}", 1, f"{fields},step_size={step}", LINUX_RATE)
+            language_model(f"{tried}/{name}_step{step}_{LINUX_RATE}", 1, fields | {"step_size": step}, LINUX_RATE)
             for step in LINUX_STEPS
         ]
-    linux = {name: f"{LINUX_SIZE}{VERDICT_DECODERS[name]},step_size={step}" for name, step in LINUX_STEP.items()}
-    runs += [
-        language_model(f"verdict/linux_doc/{name}_0.4M_{seed}", seed, fields, LINUX_RATE)
-        for seed in SEEDS
-        for name, fields in linux.items()
-    ]
+    linux = {
+        f"{name}_0.4M": LINUX_SIZE | VERDICT_DECODERS[name] | {"step_size": step}
+        for name, step in LINUX_BEST_STEPS.items()
+    }
     runs += [
         language_model(f"verdict_rates/tatoeba_sentences/{name}_{rate}", 1, SENTENCES[name], rate)
         for name in SENTENCES
         if name.endswith("_2") or name == "residual_8"
         for rate in SENTENCE_RATES
     ]
+    parts = {"verdict/linux_doc": (linux, LINUX_RATE), "verdict/tatoeba_sentences": (SENTENCES, SENTENCE_RATE)}
+    parts["verdict_dropout/tatoeba_sentences"] = SENTENCE_DROPOUT, SENTENCE_RATE
     runs += [
-        language_model(f"verdict/tatoeba_sentences/{name}_{seed}", seed, fields, SENTENCE_RATE)
+        language_model(f"{part}/{name}_{seed}", seed, fields, rate)
+        for part, (models, rate) in parts.items()
         for seed in SEEDS
-        for name, fields in SENTENCES.items()
+        for name, fields in models.items()
     ]
     recipe = "multi30k_en_de_fast"
     runs += [
