@@ -65,6 +65,8 @@ FIRST_FAST = "layer_history=learned_dense,dropout=0.2"
 RATES = {f"muon_{rate}_0.003": ["--muon_learning_rate", rate] for rate in ("0.003", "0.012")}
 ADAM = ["--optim", "adamw_torch_fused", "--learning_rate"]
 RATES |= {f"adam_{rate}": [*ADAM, rate] for rate in ("0.001", "0.002", "0.003")}
+# The tableaus of the mean of several evaluations at the same state; with dropout each has its own.
+AT_ONE_STATE = {i: {"a": [[0] * j for j in range(i)], "b": [1 / i] * i} for i in (2, 4)}
 # Fast recipes: residual models and RK2 with all seeds, and with the first one what the recipes were chosen by.
 FAST = {"tatoeba_en_de_small_fast": TATOEBA, "multi30k_en_de_fast": TATOEBA, "ptb_fast": PTB}
 FAST_TRIALS = {
@@ -77,7 +79,11 @@ FAST_TRIALS = {
         "rk2_dlcl_dropout0.2": f"encoder_coefficients=fixed,{FIRST_FAST}",
         "rk2_learned_step2": f"encoder_coefficients=learned,step_size=2,{FIRST_FAST}",
     },
-    "ptb_fast": {"rk2_dropout0.3": f"{PTB['rk2']},dropout=0.3"},
+    "ptb_fast": {
+        # RK2's two evaluations with two draws of dropout, but without its second state.
+        "residual_twice": json.dumps({"decoder_solver": AT_ONE_STATE[2], "decoder_coefficients": "fixed"}),
+        "rk2_dropout0.3": f"{PTB['rk2']},dropout=0.3",
+    },
 }
 # Gates that may stay open: on normalized stages, from 1/2 on, with a temperature; in small models and short
 # trainings, since the recipe's gate shuts within an epoch. "{}" is the stack whose they are.
@@ -116,8 +122,7 @@ SENTENCE_DECODERS = VERDICT_DECODERS | {
     "rk4": {"decoder_solver": "rk4"},
     "iiet": {"decoder_solver": "iiet", "layer_history": "learned_dense"},
     **{f"{name}_step2": VERDICT_DECODERS[name] | {"step_size": 2} for name in ("residual", "rk2")},
-    # RK2's two evaluations with two draws of dropout, but without its second state.
-    "residual_twice": {"decoder_solver": {"a": [[], [0]], "b": [0.5, 0.5]}},
+    "residual_twice": {"decoder_solver": AT_ONE_STATE[2]},
 }
 SENTENCES = {f"residual_{n}": VERDICT_DECODERS["residual"] | {"decoder_layers": n} for n in (1, 2, 4, 8, 16)}
 SENTENCES |= {
@@ -138,11 +143,6 @@ SMALL |= {"layer_history": "learned_dense", "dropout": 0.1}
 SMALL_ARGUMENTS = [*SHORT, *MUON, "--vocab_size", "2000", "--muon_learning_rate", "0.006"]
 
 
-def same_state(evaluations: int) -> dict[str, object]:
-    """The mean of several evaluations at the same state; with dropout each has its own."""
-    return {"encoder_solver": {"a": [[0] * i for i in range(evaluations)], "b": [1 / evaluations] * evaluations}}
-
-
 SMALL_SCHEMES = {
     "residual": {"encoder_solver": "euler", "encoder_coefficients": "fixed"},
     "euler2": {"encoder_coefficients": "ones"},  # y + F(y) + F(y + F(y)): two Euler steps, of the encoder only
@@ -151,10 +151,10 @@ SMALL_SCHEMES = {
     "rk2_gate": {"encoder_coefficients": "gate"},
     "rk4": {"encoder_solver": "rk4", "encoder_coefficients": "fixed"},
     # Longer steps of the encoder only: each evaluation has a weight of 1.
-    **{f"residual_step{i}": same_state(i) | {"encoder_coefficients": "ones"} for i in (2, 4)},
+    **{f"residual_step{i}": {"encoder_solver": AT_ONE_STATE[i], "encoder_coefficients": "ones"} for i in (2, 4)},
     "rk2_step2": {"encoder_solver": {"a": [[], [2]], "b": [0.5, 0.5]}, "encoder_coefficients": "ones"},
     # RK2's two evaluations with two draws of dropout, but without its second state.
-    "residual_twice": same_state(2) | {"encoder_coefficients": "fixed"},
+    "residual_twice": {"encoder_solver": AT_ONE_STATE[2], "encoder_coefficients": "fixed"},
 }
 LONGER = ("residual_step2", "rk2_step2")
 SMALL_ENCODERS = {f"{name}_2": scheme for name, scheme in SMALL_SCHEMES.items()}
