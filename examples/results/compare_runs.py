@@ -84,7 +84,7 @@ class Part:
 TATOEBA = Part("tatoeba_en_de/test.tsv.gz", column=1)
 MULTI30K, MULTI30K_FRENCH = (Part(f"multi30k/test_2016_flickr.{language}.gz") for language in ("de", "fr"))
 PTB = Part("ptb/ptb.test.txt.gz", baselines=("residual", "rk2"), metrics=("perplexity",), ending=".nll.gz")
-LINUX = replace(PTB, references="linux_doc/test.txt.gz", baselines=("residual_0.4M", "residual_0.7M", "residual_1.9M"))
+LINUX = replace(PTB, references="linux_doc/test.txt.gz", baselines=("residual_0.4M",))
 SENTENCES = replace(PTB, references="tatoeba_sentences/test.txt.gz", baselines=("residual_2", "residual_4"))
 # By the names of the folders of outputs, which are beside the queue's records.
 QUEUE = {

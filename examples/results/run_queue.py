@@ -129,15 +129,15 @@ SENTENCES |= {
     f"{name}_{n}": fields | {"decoder_layers": n}
     for n in (2, 1, 4)
     for name, fields in SENTENCE_DECODERS.items()
-    if not name.startswith("residual_twice") and f"{name}_{n}" not in SENTENCES
+    if name != "residual_twice"
 }
 SENTENCE_DROPOUT = {
     f"{name}_2": SENTENCE_DECODERS[name] | dict.fromkeys(("dropout", "attention_dropout", "activation_dropout"), 0.1)
     for name in ("residual", "rk2", "residual_twice")
 }
 SENTENCE_RATE, SENTENCE_RATES = "0.006", ("0.003", "0.012", "0.024")  # the best one, and what else is tried
-# Small encoders of translation models, in trainings of a few minutes, which vary less with the seed than the smallest
-# language models.
+# Small encoders of translation models, in trainings of a few minutes, which vary less with the seed than
+# language models of running text.
 SMALL = {"d_model": 128, "encoder_ffn_dim": 512, "decoder_ffn_dim": 512, "encoder_layers": 2, "decoder_layers": 2}
 SMALL |= {"layer_history": "learned_dense", "dropout": 0.1}
 SMALL_ARGUMENTS = [*SHORT, *MUON, "--vocab_size", "2000", "--muon_learning_rate", "0.006"]

@@ -25,7 +25,7 @@ def main(argv: list[str] | None = None) -> None:
     seen: set[str] = set()
     for split in ("valid", "test", "train"):
         pairs = gzip.decompress((args.folder / f"{split}.tsv.gz").read_bytes()).decode()
-        sentences = set(pairs.replace("\t", "\n").splitlines()) - seen
+        sentences = set(pairs.replace("\t", "\n").removesuffix("\n").split("\n")) - seen
         seen |= sentences
         lines = sorted(sentences, key=lambda line: hashlib.blake2b(line.encode(), digest_size=8).digest())
         text = "".join(f"{line}\n" for line in lines).encode()

@@ -1,7 +1,7 @@
 # Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
 """What one more evaluation of a layer is worth, in layers: phi of each scheme, from the records of its trainings.
 
-    python examples/results/verdict.py examples/results/queue/verdict_linux_doc.json --output_file verdict.json
+    python examples/results/verdict.py examples/results/queue/verdict_tatoeba_sentences.json --output_file out.json
 
 The loss of residual models is fitted by `L(N) = E + A N^-alpha`, where N counts the parameters of the stack that is
 repeated (as in "How Much Is One Recurrence Worth?", arXiv 2604.21106). A model of N parameters that is evaluated r
