@@ -186,6 +186,7 @@ def test_a_stopped_queue_stops_its_training(tmp_path):
     runs, scripts = tmp_path / "runs", tmp_path / "examples" / "results"
     (runs / "slow").mkdir(parents=True)
     scripts.mkdir(parents=True)
+    (scripts.parent / "recipes").symlink_to(RECIPES)
     copy = scripts / SCRIPT.name
     copy.write_text(SCRIPT.read_text(encoding="utf-8"), encoding="utf-8")
     stub = STUB.replace("import json", "import signal\nsignal.pthread_sigmask(signal.SIG_BLOCK, [15])\nimport json", 1)

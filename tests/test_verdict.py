@@ -1,6 +1,7 @@
 # Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
 """examples/results/verdict.py: made-up losses of a known law give its numbers back."""
 
+import gzip
 import importlib.util
 import json
 import math
@@ -255,14 +256,16 @@ def test_the_page_says_in_words_what_the_records_say():
 
 
 def test_the_page_says_of_tatoeba_what_the_records_say():
-    text = words_of_pages()
+    text = words_of("docs/verdict.md")
     result = json.loads((EXAMPLES / "results" / "verdict_tatoeba.json").read_text(encoding="utf-8"))
     loss, found = means(result), defaultdict(list)
     for point in result["points"]:
         found[f"{point['scheme']}_{point['size']}"].append(point["loss"])
     queue = EXAMPLES / "results" / "queue"
     file = queue / "verdict_tatoeba_en_de_small_fast_bootstrap.json"
-    bleu = json.loads(file.read_text(encoding="utf-8"))["bleu"]
+    bleu, chrf = (json.loads(file.read_text(encoding="utf-8"))[metric] for metric in ("bleu", "chrf"))
+    lead = chrf["residual_3"]["rk2_3"]
+    lead = "{:.2f}, {:.2f} to {:.2f}".format(lead["difference"], *lead["confidence_interval"])
     (gain, low, high), (more, low_of_six, high_of_six) = (
         (f"{pair['difference']:.2f}", *(f"{end:.2f}" for end in pair["confidence_interval"]))
         for pair in (bleu["residual_3"]["rk2_3"], bleu["residual_6"]["rk2_3"])
@@ -282,12 +285,13 @@ def test_the_page_says_of_tatoeba_what_the_records_say():
         f"and the two seeds of three layers differ by {seeds:.3f}.",
         f"RK2 has {gain} BLEU more than three residual layers ({low} to {high}, over two seeds of each and the "
         f"sentences), and {more} more than six ({low_of_six} to {high_of_six}, over the sentences only",
+        f"In chrF no lead over three layers is established ({lead}).",
     ):
         assert says in text
 
 
 def test_the_page_says_of_language_models_what_the_records_say():
-    text = words_of_pages()
+    text = words_of("docs/verdict.md")
     result = json.loads((EXAMPLES / "results" / "verdict_sentences.json").read_text(encoding="utf-8"))
     loss, schemes = means(result), result["schemes"]
     phi = {name: f"{sizes['mean']['phi']:.2f} ({interval_of(sizes['mean'])})" for name, sizes in schemes.items()}
@@ -337,6 +341,32 @@ def test_the_page_says_of_language_models_what_the_records_say():
         assert f"two evaluations at the same state lower the loss by {residual - twice:.3f} nats, while" in words
     cost = math.exp(loss["rk2_2"] - loss["residual_2"]) - 1
     assert f"without dropout two layers of RK2 have {cost:.1%} more perplexity" in words_of("README.md")
+
+
+def test_the_corpus_has_each_sentence_once_and_no_held_out_one_in_training(tmp_path):
+    spec = importlib.util.spec_from_file_location("sentences", EXAMPLES / "results" / "tatoeba_sentences.py")
+    sentences = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(sentences)
+    pairs = {
+        "train": "Go.\tGeh.\nGo.\tLos.\nStop!\tHalt!\nOne\u2028line.\tLos.\n",
+        "valid": "Run.\tHalt!\n",
+        "test": "Stay.\tBleib.\nWait.\tHalt!\n",
+    }
+    for split, text in pairs.items():
+        (tmp_path / f"{split}.tsv.gz").write_bytes(gzip.compress(text.encode()))
+    sentences.main([str(tmp_path), "--output_dir", str(tmp_path / "out")])
+    made = {
+        split: gzip.decompress((tmp_path / "out" / f"{split}.txt.gz").read_bytes())
+        .decode()
+        .removesuffix("\n")
+        .split("\n")
+        for split in pairs
+    }
+    assert {split: sorted(lines) for split, lines in made.items()} == {
+        "train": ["Geh.", "Go.", "Los.", "One\u2028line.", "Stop!"],
+        "valid": ["Halt!", "Run."],
+        "test": ["Bleib.", "Stay.", "Wait."],
+    }
 
 
 def means(result):

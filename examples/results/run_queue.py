@@ -34,7 +34,7 @@ from pathlib import Path
 
 
 EXAMPLES = Path(__file__).resolve().parent.parent
-RECORDS = EXAMPLES / "results" / "queue"
+RECORDS, RECIPES = EXAMPLES / "results" / "queue", EXAMPLES / "recipes"
 SEEDS = (1, 2, 3)
 RESIDUAL = "encoder_solver=euler,encoder_coefficients=fixed"
 TATOEBA = {
@@ -238,8 +238,13 @@ class Run:
     needs_gpu: bool = False
 
     @property
+    def block_size(self) -> int | None:
+        """Of a language model, as its recipe has it."""
+        return json.loads((RECIPES / f"{self.recipe}.json").read_text()).get("block_size")
+
+    @property
     def is_of_language_model(self) -> bool:
-        return self.recipe.startswith(("ptb", "linux_doc", "tatoeba_sentences"))
+        return self.block_size is not None
 
     @property
     def title(self) -> str:
@@ -503,8 +508,7 @@ class Queue:
             written = folder / "test.nll"
             written.unlink(missing_ok=True)  # of a command that was stopped
             texts = self.data_dir / FILES[run.recipe][0].format(split="test")
-            block = "0" if run.recipe == "tatoeba_sentences" else "128"  # as in the recipe
-            score = [*SCORE, "--block_size", block, "--model", str(folder), "--texts", str(texts)]
+            score = [*SCORE, "--block_size", str(run.block_size), "--model", str(folder), "--texts", str(texts)]
             score += ["--nll_file", str(written)]
             if status := self.run_child(score, log_file):
                 return status
