@@ -8,7 +8,6 @@ import math
 import sys
 import types
 from collections import defaultdict
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -26,11 +25,7 @@ PHI = {"euler2": (2, 0.4), "rk4": (4, 0.7), "worse": (2, -0.2)}
 
 @pytest.fixture(scope="module")
 def module():
-    spec = importlib.util.spec_from_file_location("verdict", EXAMPLES / "results" / "verdict.py")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["verdict"] = module
-    spec.loader.exec_module(module)
-    return module
+    return imported(EXAMPLES / "results" / "verdict.py")
 
 
 def parameters_of(width, layers):
@@ -121,10 +116,9 @@ def test_the_intervals_of_one_seed_come_from_the_seeds_of_the_others(module):
 def test_one_seed_has_no_interval_and_a_table(module, tmp_path, capsys):
     record = tmp_path / "record.json"
     record.write_text(json.dumps(made_up(seeds=(1,))))
-    module.main([str(record), "--output_file", str(tmp_path / "out.json")])
+    module.main([str(record)])
     lines = capsys.readouterr().out.splitlines()
     assert lines[2].startswith("| euler2 | a | 0.40 |  | 1.32 | -") and len(lines) == 2 + 3 * 6
-    assert "interval" not in json.loads((tmp_path / "out.json").read_text())["schemes"]["rk4"]["a"]
 
 
 def test_the_seconds_of_every_model_are_needed(module, tmp_path, capsys):
@@ -157,40 +151,62 @@ def test_the_parameters_are_those_of_the_blocks(module):
 
 
 def test_the_page_has_the_phi_of_the_records(module):
-    runs = json.loads((EXAMPLES / "results" / "queue" / "verdict_step1_linux_doc.json").read_text(encoding="utf-8"))
-    page = words_of_pages()
-    phi = {scheme: f"{sizes['mean']['phi']:.2f}" for scheme, sizes in module.verdict(runs)["schemes"].items()}
+    page, schemes = words_of_pages(), module.verdict(read_runs("verdict_step1_linux_doc"))["schemes"]
+    phi = {scheme: f"{sizes['mean']['phi']:.2f}" for scheme, sizes in schemes.items()}
     assert "phi of {euler2} for Euler twice, {rk2} for RK2 and {rk2_learned} for RK2".format(**phi) in page
 
 
-@pytest.mark.parametrize(
-    "name, options",
-    [
-        *(("verdict", ["--seconds", "verdict_seconds.json"]), ("verdict_plain", [])),
-        *(("verdict_plain_dropout0", []), ("verdict_plain_no_dropout", [])),
-        ("verdict_plain_no_dropout_0.012", []),
-        ("verdict_plain_no_dropout_step2", ["--residual", "residual_step2"]),
-        *(("verdict_tatoeba", []), ("verdict_sentences", [])),
-    ],
-)
-def test_the_encoders_verdict_is_that_of_the_record(module, name, options, tmp_path, monkeypatch):
-    monkeypatch.chdir(EXAMPLES / "results")
-    part = name.removesuffix("_step2")
-    others = {"verdict_tatoeba": "verdict_tatoeba_en_de_small_fast", "verdict_sentences": "verdict_tatoeba_sentences"}
-    part = others.get(part, f"{part}_multi30k_en_de_fast")
-    record, again = Path("queue", f"{part}.json"), tmp_path / "again.json"
-    module.main([str(record), *options, "--output_file", str(again)])
-    (made, kept) = (leaves(json.loads(path.read_text(encoding="utf-8"))) for path in (again, Path(f"{name}.json")))
-    for one, other in zip(made, kept, strict=True):
-        assert one == (pytest.approx(other) if isinstance(other, float) else other)
+@pytest.fixture(scope="module")
+def tables():
+    return imported(EXAMPLES.parent / "docs" / "verdict_tables.py")
 
 
-def test_the_page_says_in_words_what_the_records_say():
+def test_the_tables_of_the_pages_are_those_of_the_records(tables, tmp_path):
+    """A cell that is not becomes so."""
+    pages = {name: (tables.DOCS / name).read_text(encoding="utf-8") for name in (tables.MAIN, tables.SMALL)}
+    for name, text in pages.items():
+        assert "| RK2 | 2 | " in text
+        (tmp_path / name).write_text(text.replace("| RK2 | 2 | ", "| RK2 | 2 | 9"), encoding="utf-8")
+    tables.main(tmp_path)
+    assert {name: (tmp_path / name).read_text(encoding="utf-8") for name in pages} == pages
+
+
+def test_tables_of_made_up_records(tables, module, monkeypatch):
+    """Their cells are known: phi of a law, means of two numbers, rates as their names have them."""
+
+    def run(perplexity, bleu=10.0):
+        scores = {"bleu": bleu, "chrf": 2 * bleu}
+        return {"metrics": {"validation": {"perplexity": perplexity} | scores, "test": scores}}
+
+    two = {"rk2_2_1": run(4.0), "rk2_2_2": run(5.0, 11.0), "residual_10_1": run(3.0), "residual_2_1": run(6.0)}
+    assert tables.table_of_means(two)[1:] == [
+        ["residual", "2", "1", "6.00", "", "10.00", "10.00", "20.00"],
+        ["residual", "10", "1", "3.00", "", "10.00", "10.00", "20.00"],
+        ["RK2", "2", "2", "4.50", "4.00 to 5.00", "10.50", "10.50", "21.00"],
+    ]
+    layers = {"a": 2, "b": 3, "c": 4}
+    law = {tuple(name.split("_")): each for name, each in made_up().items() if not name.startswith("worse")}
+    law = {f"{name}_{layers[size]}_{seed}": each for (name, size, seed), each in law.items() if size in layers}
+    records = {"law": law, "own": two, "trials": {"rk2_2_0.1": run(7.0), "euler2_2_0.1": run(8.0)}}
+    monkeypatch.setattr(tables, "runs_of", records.__getitem__)
+    rows = tables.table_of_phi(tables.Setting("page", "heading", "law"))
+    assert [row[:3] for row in rows[1:]] == [
+        *(["Euler twice", size, "0.40"] for size in "234"),
+        *(["RK4", size, "0.70"] for size in "234"),
+    ]
+    assert [row[4] for row in rows[1:4]] == [f"{size * 2**0.4:.1f}" for size in (2, 3, 4)]
+    rates = tables.table_of_rates({"": "trials", "0.02": "own"})
+    assert rates == [["rate of Muon", "RK2, 2 layers"], ["0.02", "4.00"], ["0.1", "7.00"]]
+    with pytest.raises(ValueError, match="no table below a line that begins with 'phi here'"):
+        tables.with_table("phi there\n\n| a |\n", "phi here", [["a"]])
+
+
+def test_the_page_says_in_words_what_the_records_say(module, tables):
     text, results = words_of_pages(), {}
-    files = {"dlcl": "verdict", "plain": "verdict_plain", "dry": "verdict_plain_no_dropout"}
-    others = {"damp": "verdict_plain_dropout0", "best": "verdict_plain_no_dropout_0.012"}
-    for surroundings, name in (files | others).items():
-        results[surroundings] = json.loads((EXAMPLES / "results" / f"{name}.json").read_text(encoding="utf-8"))
+    parts = {"dlcl": "", "plain": "plain_", "dry": "plain_no_dropout_", "damp": "plain_dropout0_"}
+    parts["best"] = "plain_no_dropout_0.012_"
+    for surroundings, name in parts.items():
+        results[surroundings] = module.verdict(read_runs(f"verdict_{name}multi30k_en_de_fast"))
     perplexities = defaultdict(list)
     for surroundings, result in results.items():
         for point in result["points"]:
@@ -240,7 +256,18 @@ def test_the_page_says_in_words_what_the_records_say():
     assert order == sorted(order)
     assert abs(loss["best_residual_2"] - loss["best_residual_step2_2"]) < deviation < of_length
     assert perplexity["best_residual_step2_2"] < perplexity["best_euler2_2"]
-    assert perplexity["damp_residual_2"] < min(perplexity[f"{each}_residual_2"] for each in files)
+    assert perplexity["damp_residual_2"] < min(perplexity[f"{each}_residual_2"] for each in ("dlcl", "plain", "dry"))
+    titles, *rows = tables.table_of_rates(tables.SETTINGS[2].rates)
+    rates = {row[0]: dict(zip(titles, row)) for row in rows}
+    for rate, position in (("0.003", 0), ("0.006", 0), ("0.012", 2)):
+        order = sorted(
+            ("RK2", "residual", "Euler twice"), key=lambda scheme: float(rates[rate][f"{scheme}, 2 layers"])
+        )
+        assert order.index("Euler twice") == position
+    trials = read_runs("verdict_rates_multi30k_en_de_fast")
+    low, high = (trials[f"residual_2_{rate}"]["metrics"]["validation"]["perplexity"] for rate in ("0.003", "0.012"))
+    first = perplexities["dlcl_residual_2"][0]
+    assert f"its perplexity is {low:.2f}, {first:.2f} and {high:.2f} at 0.003, 0.006 and 0.012." in text
     # A history, dropout and half the rate each cost more than any scheme of two layers gains.
     costs = (
         perplexity[f"{one}_residual_2"] - perplexity[f"{other}_residual_2"]
@@ -255,23 +282,21 @@ def test_the_page_says_in_words_what_the_records_say():
     assert min(costs) > max(gains)
 
 
-def test_the_page_says_of_tatoeba_what_the_records_say():
+def test_the_page_says_of_tatoeba_what_the_records_say(module):
     text = words_of("docs/verdict.md")
-    result = json.loads((EXAMPLES / "results" / "verdict_tatoeba.json").read_text(encoding="utf-8"))
+    result = module.verdict(read_runs("verdict_tatoeba_en_de_small_fast"))
     loss, found = means(result), defaultdict(list)
     for point in result["points"]:
         found[f"{point['scheme']}_{point['size']}"].append(point["loss"])
-    queue = EXAMPLES / "results" / "queue"
-    file = queue / "verdict_tatoeba_en_de_small_fast_bootstrap.json"
-    bleu, chrf = (json.loads(file.read_text(encoding="utf-8"))[metric] for metric in ("bleu", "chrf"))
+    bleu, chrf = (read_runs("verdict_tatoeba_en_de_small_fast_bootstrap")[metric] for metric in ("bleu", "chrf"))
     lead = chrf["residual_3"]["rk2_3"]
     lead = "{:.2f}, {:.2f} to {:.2f}".format(lead["difference"], *lead["confidence_interval"])
     (gain, low, high), (more, low_of_six, high_of_six) = (
         (f"{pair['difference']:.2f}", *(f"{end:.2f}" for end in pair["confidence_interval"]))
         for pair in (bleu["residual_3"]["rk2_3"], bleu["residual_6"]["rk2_3"])
     )
-    assert abs(float(more)) < 0.05 and result["schemes"]["rk2"]["3"]["phi"] is None
-    trials = json.loads((queue / "verdict_rates_tatoeba_en_de_small_fast.json").read_text(encoding="utf-8"))
+    assert abs(float(more)) < 0.05 and result["schemes"]["rk2"]["3"]["phi"] == math.inf
+    trials = read_runs("verdict_rates_tatoeba_en_de_small_fast")
     three_at_twice, rk2_at_twice = (
         math.log(trials[f"{name}_3_0.006"]["metrics"]["validation"]["perplexity"]) for name in ("residual", "rk2")
     )
@@ -290,14 +315,13 @@ def test_the_page_says_of_tatoeba_what_the_records_say():
         assert says in text
 
 
-def test_the_page_says_of_language_models_what_the_records_say():
+def test_the_page_says_of_language_models_what_the_records_say(module):
     text = words_of("docs/verdict.md")
-    result = json.loads((EXAMPLES / "results" / "verdict_sentences.json").read_text(encoding="utf-8"))
+    result = module.verdict(read_runs("verdict_tatoeba_sentences"))
     loss, schemes = means(result), result["schemes"]
     phi = {name: f"{sizes['mean']['phi']:.2f} ({interval_of(sizes['mean'])})" for name, sizes in schemes.items()}
-    file = EXAMPLES / "results" / "queue" / "verdict_dropout_tatoeba_sentences.json"
     with_dropout = defaultdict(list)
-    for name, run in json.loads(file.read_text(encoding="utf-8")).items():
+    for name, run in read_runs("verdict_dropout_tatoeba_sentences").items():
         with_dropout[name[:-2]].append(math.log(run["metrics"]["validation"]["perplexity"]))
     residual, rk2, twice = (
         sum(with_dropout[name]) / len(with_dropout[name]) for name in ("residual_2", "rk2_2", "residual_twice_2")
@@ -344,9 +368,7 @@ def test_the_page_says_of_language_models_what_the_records_say():
 
 
 def test_the_corpus_has_each_sentence_once_and_no_held_out_one_in_training(tmp_path):
-    spec = importlib.util.spec_from_file_location("sentences", EXAMPLES / "results" / "tatoeba_sentences.py")
-    sentences = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(sentences)
+    sentences = imported(EXAMPLES / "results" / "tatoeba_sentences.py")
     pairs = {
         "train": "Go.\tGeh.\nGo.\tLos.\nStop!\tHalt!\nOne\u2028line.\tLos.\n",
         "valid": "Run.\tHalt!\n",
@@ -377,6 +399,18 @@ def means(result):
     return {name: sum(each) / len(each) for name, each in losses.items()}
 
 
+def read_runs(record):
+    return json.loads((EXAMPLES / "results" / "queue" / f"{record}.json").read_text(encoding="utf-8"))
+
+
+def imported(path):
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[path.stem] = module
+    spec.loader.exec_module(module)
+    return module
+
+
 def words_of(page):
     """Without line breaks."""
     return " ".join((EXAMPLES.parent / page).read_text(encoding="utf-8").split())
@@ -388,22 +422,13 @@ def words_of_pages():
 
 
 def interval_of(found):
-    return " to ".join("∞" if end is None else f"{end:.2f}" for end in found["interval"])
-
-
-def leaves(value):
-    """The numbers, words and None of a JSON value, in order."""
-    if not isinstance(value, (dict, list)):
-        return [value]
-    return [leaf for each in (value.values() if isinstance(value, dict) else value) for leaf in leaves(each)]
+    return " to ".join("∞" if end == math.inf else f"{end:.2f}" for end in found["interval"])
 
 
 def test_the_gain_of_copying_is_that_of_looking_up_what_followed():
     """A model that knows nothing gains nothing; one that gives e times the odds to what followed a token before gains
     what that makes of its loss."""
-    spec = importlib.util.spec_from_file_location("copying", EXAMPLES / "analysis" / "measure_copying.py")
-    copying = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(copying)
+    copying = imported(EXAMPLES / "analysis" / "measure_copying.py")
 
     def model_of(strength):
         def model(input_ids, attention_mask):

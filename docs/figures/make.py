@@ -13,7 +13,7 @@ import statistics
 import sys
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from math import exp, log
+from math import exp, inf, isfinite, log
 from pathlib import Path
 from xml.sax.saxutils import escape
 
@@ -52,6 +52,11 @@ BLUE, ORANGE, GREY, LIGHT = "#2b6cb0", "#dd6b20", "#4a5568", "#cbd5e0"
 
 def read_runs(file: str) -> dict[str, dict]:
     return json.loads((RESULTS / file).read_text(encoding="utf-8"))
+
+
+sys.path.insert(0, str(RESULTS))
+from verdict import NAMES as SCHEMES_OF_VERDICT  # noqa: E402
+from verdict import verdict as verdict_of  # noqa: E402
 
 
 # Blocks, drawn by hand
@@ -309,10 +314,11 @@ def verdict(path: Path) -> None:
     settings on Multi30k: the means of the residual models with their fit, and the schemes, each with a line to the
     residual model that reaches the same loss."""
     chart, axes = figure(8.4, 7.0, nrows=2, ncols=2)
-    titles = {"verdict_sentences": "language models", "verdict_tatoeba": "Tatoeba, best rate"}
-    titles |= {"verdict_plain_no_dropout_0.012": "Multi30k, best rate", "verdict_plain": "Multi30k, dropout"}
-    for axis, (file, title) in zip(axes.flat, titles.items()):
-        result = read_runs(f"{file}.json")
+    titles = {"tatoeba_sentences": "language models", "tatoeba_en_de_small_fast": "Tatoeba, best rate"}
+    titles |= {"plain_no_dropout_0.012_multi30k_en_de_fast": "Multi30k, best rate"}
+    titles |= {"plain_multi30k_en_de_fast": "Multi30k, dropout"}
+    for axis, (record, title) in zip(axes.flat, titles.items()):
+        result = verdict_of(read_runs(f"queue/verdict_{record}.json"), samples=0)
         draw_verdict(axis, result["fit"], result["points"], result["schemes"])
         axis.set(xscale="log", title=title)
         ticks = sorted({point["parameters"] for point in result["points"] if point["scheme"] == "residual"})
@@ -336,24 +342,28 @@ def draw_verdict(axis, fit: dict, points: list[dict], schemes: dict) -> None:
     line = [min(ends) * (max(ends) / min(ends)) ** (i / 100) for i in range(101)]
     fitted = [fit["floor"] + fit["scale"] * x ** -fit["exponent"] for x in line]
     axis.plot(line, fitted, color=LIGHT, zorder=0, label="fit of the residual models")
-    for scheme, label, color, marker in (
-        ("residual", "residual", GREY, "o"),
-        ("residual_twice", "residual, twice at one state", GREY, "1"),
-        ("residual_step2", "residual, step of 2", GREY, "x"),
-        ("residual_step4", "residual, step of 4", GREY, "+"),
-        ("euler2", "Euler twice", "#38a169", "s"),
-        ("rk2", "RK2", BLUE, "D"),
-        ("rk2_step2", "RK2, step of 2", BLUE, "d"),
-        ("rk2_learned", "RK2, learned weights", ORANGE, "^"),
-        ("rk2_gate", "RK2, gate", "#805ad5", "v"),
-        ("rk4", "RK4", "#c53030", "P"),
-        ("iiet", "IIET", "#b7791f", "*"),
-    ):
+    marks = {
+        "residual": (GREY, "o"),
+        "residual_twice": (GREY, "1"),
+        "residual_step2": (GREY, "x"),
+        "residual_step4": (GREY, "+"),
+        "euler2": ("#38a169", "s"),
+        "rk2": (BLUE, "D"),
+        "rk2_step2": (BLUE, "d"),
+        "rk2_learned": (ORANGE, "^"),
+        "rk2_gate": ("#805ad5", "v"),
+        "midpoint": ("#319795", "p"),
+        "rk4": ("#c53030", "P"),
+        "pcformer": ("#97266d", "h"),
+        "iiet": ("#b7791f", "*"),
+    }
+    for scheme, label in SCHEMES_OF_VERDICT.items():
+        color, marker = marks[scheme]
         for size, x, each in ((size, x, each) for (name, size, x), each in losses.items() if name == scheme):
             loss = statistics.mean(each)
             axis.scatter(x, loss, color=color, marker=marker, s=28, label=label)
             label = None
-            if (worth := schemes.get(scheme, {}).get(size, {}).get("equivalent_size")) is not None:
+            if isfinite(worth := schemes.get(scheme, {}).get(size, {}).get("equivalent_size", inf)):
                 axis.plot([x, x * worth], [loss, loss], ":", color=color, linewidth=0.8)
 
 

@@ -122,7 +122,11 @@ QUEUE = {
     "verdict_rates_linux_doc": replace(LINUX, baselines=("residual_0.006",)),
     "verdict_tatoeba_sentences": SENTENCES,
     "verdict_dropout_tatoeba_sentences": SENTENCES,
-    "verdict_rates_tatoeba_sentences": replace(SENTENCES, baselines=("residual_2_0.012",)),
+    "verdict_wide_tatoeba_sentences": SENTENCES,
+    **{
+        f"verdict_rates{width}_tatoeba_sentences": replace(SENTENCES, baselines=("residual_2_0.012",))
+        for width in ("", "_wide")
+    },
     "gates_ptb": replace(PTB, baselines=("rk2_gate",)),
 }
 # By the names of the folders that have `translations`, beside this file.

@@ -136,6 +136,16 @@ SENTENCE_DROPOUT = {
     for name in ("residual", "rk2", "residual_twice")
 }
 SENTENCE_RATE, SENTENCE_RATES = "0.006", ("0.003", "0.012", "0.024")  # the best one, and what else is tried
+# Wider ones, to 10M parameters.
+WIDE = {"d_model": 256, "decoder_ffn_dim": 1024, "decoder_attention_heads": 8}
+WIDE_SENTENCES = {
+    f"residual_{n}": WIDE | VERDICT_DECODERS["residual"] | {"decoder_layers": n} for n in (2, 8, 1, 4, 12)
+}
+WIDE_SENTENCES |= {
+    f"{name}_{n}": WIDE | SENTENCE_DECODERS[name] | {"decoder_layers": n}
+    for n in (2, 4)
+    for name in ("rk2", "euler2", "residual_step2", "rk4")
+}
 # Small encoders of translation models, in trainings of a few minutes, which vary less with the seed than
 # language models of running text.
 SMALL = {"d_model": 128, "encoder_ffn_dim": 512, "decoder_ffn_dim": 512, "encoder_layers": 2, "decoder_layers": 2}
@@ -299,8 +309,15 @@ def verdict_runs() -> list[Run]:
         if name.endswith("_2") or name == "residual_8"
         for rate in SENTENCE_RATES
     ]
+    runs += [
+        language_model(
+            f"verdict_rates_wide/tatoeba_sentences/residual_2_{rate}", 1, WIDE_SENTENCES["residual_2"], rate
+        )
+        for rate in SENTENCE_RATES
+    ]
     parts = {"verdict/linux_doc": (linux, LINUX_RATE), "verdict/tatoeba_sentences": (SENTENCES, SENTENCE_RATE)}
     parts["verdict_dropout/tatoeba_sentences"] = SENTENCE_DROPOUT, SENTENCE_RATE
+    parts["verdict_wide/tatoeba_sentences"] = WIDE_SENTENCES, SENTENCE_RATE
     runs += [
         language_model(f"{part}/{name}_{seed}", seed, fields, rate)
         for part, (models, rate) in parts.items()

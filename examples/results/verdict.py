@@ -1,7 +1,9 @@
 # Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
 """What one more evaluation of a layer is worth, in layers: phi of each scheme, from the records of its trainings.
 
-    python examples/results/verdict.py examples/results/queue/verdict_tatoeba_sentences.json --output_file out.json
+    python examples/results/verdict.py examples/results/queue/verdict_tatoeba_sentences.json
+
+`docs/verdict_tables.py` writes the tables of the verdict's pages from all records.
 
 The loss of residual models is fitted by `L(N) = E + A N^-alpha`, where N counts the parameters of the stack that is
 repeated (as in "How Much Is One Recurrence Worth?", arXiv 2604.21106). A model of N parameters that is evaluated r
@@ -29,6 +31,22 @@ from typing import Any, NamedTuple
 import numpy as np
 
 
+# The schemes of the queue, by the names of its runs.
+NAMES = {
+    "residual": "residual",
+    "residual_twice": "residual, twice at one state",
+    "residual_step2": "residual, step of 2",
+    "residual_step4": "residual, step of 4",
+    "euler2": "Euler twice",
+    "rk2": "RK2",
+    "rk2_step2": "RK2, step of 2",
+    "rk2_learned": "RK2, learned weights",
+    "rk2_gate": "RK2, gate",
+    "midpoint": "midpoint",
+    "rk4": "RK4",
+    "pcformer": "PCformer",
+    "iiet": "IIET",
+}
 RESIDUAL = "residual"
 ALPHAS = np.geomspace(0.02, 2, 400)
 SAMPLES = 1000
@@ -216,15 +234,6 @@ def verdict(
     }
 
 
-def finite(value: Any) -> Any:
-    """A result with None for numbers that are infinite, as phi is of a loss that no residual model reaches."""
-    if isinstance(value, Mapping):
-        return {name: finite(each) for name, each in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [finite(each) for each in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
 def table(result: Mapping[str, Any]) -> str:
     """The result as a table of Markdown."""
     titles = ["", "size", "phi", "95%", "worth a stack times", "loss at equal parameters", "arithmetic", "seconds"]
@@ -243,7 +252,6 @@ def main(argv: list[str] | None = None) -> None:
     parser = ArgumentParser(description=__doc__.splitlines()[0], formatter_class=ArgumentDefaultsHelpFormatter)
     parser.add_argument("record", type=Path, help="record of the queue, as collect_runs.py writes it")
     parser.add_argument("--residual", default=RESIDUAL, help="the scheme whose models of several sizes are fitted")
-    parser.add_argument("--output_file", type=Path, help="file for the result as JSON")
     parser.add_argument(
         "--seconds",
         type=Path,
@@ -257,8 +265,6 @@ def main(argv: list[str] | None = None) -> None:
     except (OSError, ValueError) as error:
         parser.error(str(error))
     print(table(result))
-    if args.output_file:
-        args.output_file.write_text(json.dumps(finite(result), indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":
