@@ -108,7 +108,8 @@ SENTENCES = [f"residual_{n}" for n in (1, 2, 4, 8, 16)]
 SENTENCES += [
     f"{name}_{n}"
     for n in (2, 1, 4)
-    for name in ("euler2", "rk2", "rk2_learned", "rk4", "iiet", "residual_step2", "rk2_step2")
+    for name in ("euler2", "rk2", "rk2_learned", "rk4", "iiet", "looped", "residual_step2", "rk2_step2")
+    if (name, n) != ("looped", 1)
 ]
 LARGE = ["residual_0.4M", "euler2_0.4M", "rk2_0.4M", "rk2_learned_0.4M"]
 

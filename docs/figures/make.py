@@ -348,6 +348,7 @@ def draw_verdict(axis, fit: dict, points: list[dict], schemes: dict) -> None:
         "residual_step2": (GREY, "x"),
         "residual_step4": (GREY, "+"),
         "euler2": ("#38a169", "s"),
+        "looped": ("#38a169", "<"),
         "rk2": (BLUE, "D"),
         "rk2_step2": (BLUE, "d"),
         "rk2_learned": (ORANGE, "^"),

@@ -121,6 +121,7 @@ LINUX_BEST_STEPS = {"residual": 4, "euler2": 1, "rk2": 1, "rk2_learned": 1}
 SENTENCE_DECODERS = VERDICT_DECODERS | {
     "rk4": {"decoder_solver": "rk4"},
     "iiet": {"decoder_solver": "iiet", "layer_history": "learned_dense"},
+    "looped": {"decoder_solver": "euler", "stack_repeats": 2},
     **{f"{name}_step2": VERDICT_DECODERS[name] | {"step_size": 2} for name in ("residual", "rk2")},
     "residual_twice": {"decoder_solver": AT_ONE_STATE[2]},
 }
@@ -129,7 +130,7 @@ SENTENCES |= {
     f"{name}_{n}": fields | {"decoder_layers": n}
     for n in (2, 1, 4)
     for name, fields in SENTENCE_DECODERS.items()
-    if name != "residual_twice"
+    if name != "residual_twice" and (name, n) != ("looped", 1)  # one layer that is looped is Euler twice
 }
 SENTENCE_DROPOUT = {
     f"{name}_2": SENTENCE_DECODERS[name] | dict.fromkeys(("dropout", "attention_dropout", "activation_dropout"), 0.1)
@@ -144,7 +145,7 @@ WIDE_SENTENCES = {
 WIDE_SENTENCES |= {
     f"{name}_{n}": WIDE | SENTENCE_DECODERS[name] | {"decoder_layers": n}
     for n in (2, 4)
-    for name in ("rk2", "euler2", "residual_step2", "rk4")
+    for name in ("rk2", "euler2", "looped", "residual_step2", "rk4")
 }
 # Small encoders of translation models, in trainings of a few minutes, which vary less with the seed than
 # language models of running text.

@@ -38,6 +38,7 @@ NAMES = {
     "residual_step2": "residual, step of 2",
     "residual_step4": "residual, step of 4",
     "euler2": "Euler twice",
+    "looped": "looped stack",
     "rk2": "RK2",
     "rk2_step2": "RK2, step of 2",
     "rk2_learned": "RK2, learned weights",
