@@ -59,6 +59,12 @@ SETTINGS = [
     Setting(
         *(MAIN, "of language models", "tatoeba_sentences", ("language models", "none", "0.006")),
         rates={"": "rates_tatoeba_sentences", "0.006": "tatoeba_sentences"},
+        seconds="verdict_seconds_sentences.json",
+    ),
+    Setting(
+        *(MAIN, "of wider language models", "wide_tatoeba_sentences", ("language models, wider", "none", "0.006")),
+        rates={"": "rates_wide_tatoeba_sentences", "0.006": "wide_tatoeba_sentences"},
+        seconds="verdict_seconds_wide.json",
     ),
     Setting(
         *(MAIN, "on Tatoeba", TATOEBA, ("Tatoeba", "none", "0.003"), "3"),

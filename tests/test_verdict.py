@@ -364,7 +364,7 @@ def test_the_page_says_of_language_models_what_the_records_say(module):
         words = words_of(page)
         assert f"two evaluations at the same state lower the loss by {residual - twice:.3f} nats, while" in words
     cost = math.exp(loss["rk2_2"] - loss["residual_2"]) - 1
-    assert f"without dropout two layers of RK2 have {cost:.1%} more perplexity" in words_of("README.md")
+    assert f"**Without dropout**, two layers of RK2 have {cost:.1%} more perplexity" in words_of("README.md")
 
 
 def test_the_corpus_has_each_sentence_once_and_no_held_out_one_in_training(tmp_path):

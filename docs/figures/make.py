@@ -310,11 +310,15 @@ def copying(path: Path) -> None:
 
 
 def verdict(path: Path) -> None:
-    """Validation loss over the parameters of the layers, of language models and of encoders on Tatoeba and in two
-    settings on Multi30k: the means of the residual models with their fit, and the schemes, each with a line to the
-    residual model that reaches the same loss."""
-    chart, axes = figure(8.4, 7.0, nrows=2, ncols=2)
-    titles = {"tatoeba_sentences": "language models", "tatoeba_en_de_small_fast": "Tatoeba, best rate"}
+    """Validation loss over the parameters of the layers, of language models of two widths and of encoders on Tatoeba
+    and in two settings on Multi30k: the means of the residual models with their fit, and the schemes, each with a line
+    to the residual model that reaches the same loss."""
+    chart, axes = figure(8.4, 10.5, nrows=3, ncols=2)
+    titles = {
+        "tatoeba_sentences": "language models, width 128",
+        "wide_tatoeba_sentences": "language models, width 256",
+    }
+    titles |= {"tatoeba_en_de_small_fast": "Tatoeba, best rate"}
     titles |= {"plain_no_dropout_0.012_multi30k_en_de_fast": "Multi30k, best rate"}
     titles |= {"plain_multi30k_en_de_fast": "Multi30k, dropout"}
     for axis, (record, title) in zip(axes.flat, titles.items()):
@@ -324,12 +328,14 @@ def verdict(path: Path) -> None:
         ticks = sorted({point["parameters"] for point in result["points"] if point["scheme"] == "residual"})
         axis.set_xticks(ticks, [f"{x / 1e6:.1f}M" for x in ticks], minor=False)
         axis.xaxis.set_minor_formatter(NullFormatter())
-    for axis in axes[1]:
+    *drawn, legend = axes.flat
+    for axis in drawn[-2:]:
         axis.set(xlabel="parameters of the layers")
     for axis in axes[:, 0]:
         axis.set(ylabel="validation loss, nats per token")
-    labelled = {label: handle for axis in axes.flat for handle, label in zip(*axis.get_legend_handles_labels())}
-    axes[1, 1].legend(labelled.values(), labelled.keys(), fontsize=7, frameon=False)
+    labelled = {label: handle for axis in drawn for handle, label in zip(*axis.get_legend_handles_labels())}
+    legend.legend(labelled.values(), labelled.keys(), loc="center", frameon=False)
+    legend.axis("off")
     save(chart, path)
 
 
