@@ -242,6 +242,7 @@ def test_time_to_quality_is_that_of_the_records(tmp_path, capsys):
         "fast": "fast | rk2",
         "fast, dropout 0.2": "fast | rk2_dropout0.2",
         "fast, dropout 0.3": "fast | rk2_dropout0.3",
+        "fast, tied embeddings": "fast | rk2_tied",
         "fast, 5 epochs": "fast | rk2_5_epochs",
         "fast, history, dropout 0.2": "fast | rk2_dlcl_dropout0.2",
         "fast, history, dropout 0.1": "fast | rk2_dlcl_dropout0.1",
@@ -365,6 +366,51 @@ def test_language_models_of_three_seeds_differ_by_welchs_test():
     assert low < 0 < high
     assert f"({difference:.2f} more test perplexity, 95% interval {low:.2f} to {high:.2f}; " in section
     assert f"{power:.2f} is detectable" in section
+
+
+def test_the_fast_recipe_on_penn_treebank_is_that_of_the_queue():
+    runs, compared = read_runs("queue/ptb_fast.json"), read_runs("queue/ptb_fast_bootstrap.json")["perplexity"]
+    names = {"residual": "residual", "residual, twice at one state": "residual_twice", "RK2": "rk2"}
+    names["residual, two layers"] = "residual_2_layers"
+    names |= {f"{title}, tied": f"{names[title]}_tied" for title in ("residual", "RK2")}
+    tested = {}
+    for row in table_below(PAGE, "### Penn Treebank by the fast recipe"):
+        own = [run for name, run in runs.items() if name.rpartition("_")[0] == names[row[""]]]
+        assert row["seeds"] == str(len(own)) and own
+        assert row["evaluations of F"] == str(sum(own[0]["model"]["function_evaluations"]["decoder"]))
+        assert row["parameters"] == f"{own[0]['model']['parameters'] / 1e6:.1f}M"
+        for split in ("validation", "test"):
+            tested[row[""]] = statistics.mean(score_of(run, f"{split} perplexity") for run in own)
+            assert row[f"{split} perplexity"] == f"{tested[row['']]:.2f}"
+    assert list(tested) == list(names)
+    section, titles = words_of(PAGE, "### Penn Treebank by the fast recipe"), {"rk2": "RK2"}
+
+    def less(other, name):
+        found = compared[titles.get(other, other)][titles.get(name, name)]
+        low, high = found["confidence_interval"]
+        return f"{-found['difference']:.2f}", f"{-high:.2f} to {-low:.2f}"
+
+    gain, of_averages, tied = (
+        f"{1 - tested[name] / tested[other]:.1%}"
+        for name, other in (
+            ("RK2", "residual"),
+            ("residual, twice at one state", "residual"),
+            ("RK2, tied", "residual, tied"),
+        )
+    )
+    seeds = [score_of(runs[f"rk2_{seed}"], "test perplexity") for seed in (1, 2, 3)]
+    for says in (
+        f"RK2 has {gain} less test perplexity than the residual model",
+        "{} (95% interval {}, a bootstrap over lines".format(*less("residual", "rk2")),
+        f"lie between {min(seeds):.2f} and {max(seeds):.2f}",
+        "model has {} less ({}).".format(*less("residual", "residual_twice")),
+        "evaluates F as often: {} less ({}; the two layers have one seed".format(*less("rk2", "residual_2_layers")),
+        f"RK2 has {tied} less there, " + "{} ({}; one seed of each)".format(*less("residual_tied", "rk2_tied")),
+    ):
+        assert says in section
+    for page in (ROOT / "README.md", ROOT / "docs" / "faq.md", ROOT / "docs" / "verdict.md"):
+        assert gain in words_of(page) and of_averages in words_of(page)
+    assert f"RK2 has {gain} less, and {tied} less with tied embeddings" in words_of(PAGE)
 
 
 def test_accuracies_on_trec_are_means_of_the_runs():

@@ -92,7 +92,7 @@ QUEUE = {
     "tatoeba_en_de": TATOEBA,
     "tatoeba_en_de_small_fast": TATOEBA,
     "multi30k_en_de_fast": MULTI30K,
-    "ptb_fast": PTB,
+    "ptb_fast": replace(PTB, baselines=("residual", "residual_tied", "rk2")),
     "rates_multi30k_en_de_fast": replace(MULTI30K, baselines=("adam_0.002",)),
     "rates_tatoeba_en_de_small_fast": TATOEBA,
     "rates_ptb_fast": PTB,
@@ -123,6 +123,7 @@ QUEUE = {
     "verdict_tatoeba_sentences": SENTENCES,
     "verdict_dropout_tatoeba_sentences": SENTENCES,
     "verdict_wide_tatoeba_sentences": SENTENCES,
+    **{f"verdict_epochs{epochs}_tatoeba_sentences": SENTENCES for epochs in (2, 4)},
     **{
         f"verdict_rates{width}_tatoeba_sentences": replace(SENTENCES, baselines=("residual_2_0.012",))
         for width in ("", "_wide")

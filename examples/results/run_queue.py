@@ -83,6 +83,8 @@ FAST_TRIALS = {
         # RK2's two evaluations with two draws of dropout, but without its second state.
         "residual_twice": json.dumps({"decoder_solver": AT_ONE_STATE[2], "decoder_coefficients": "fixed"}),
         "rk2_dropout0.3": f"{PTB['rk2']},dropout=0.3",
+        **{f"{name}_tied": f"{PTB[name]},tie_word_embeddings=true" for name in ("residual", "rk2")},
+        **{f"{name}_2_layers": f"{PTB[name]},decoder_layers=2" for name in ("residual", "rk2")},
     },
 }
 # Gates that may stay open: on normalized stages, from 1/2 on, with a temperature; in small models and short
@@ -280,8 +282,8 @@ class Run:
         return [*train, *self.arguments, *more]
 
 
-def language_model(name: str, seed: int, fields: dict[str, object], rate: str) -> Run:
-    return Run(name, name.split("/")[1], seed, json.dumps(fields), ["--muon_learning_rate", rate])
+def language_model(name: str, seed: int, fields: dict[str, object], rate: str, *more: str) -> Run:
+    return Run(name, name.split("/")[1], seed, json.dumps(fields), ["--muon_learning_rate", rate, *more])
 
 
 def small_run(part: str, recipe: str, name: str, seed: int, fields: dict[str, object], *more: str) -> Run:
@@ -319,9 +321,13 @@ def verdict_runs() -> list[Run]:
     parts = {"verdict/linux_doc": (linux, LINUX_RATE), "verdict/tatoeba_sentences": (SENTENCES, SENTENCE_RATE)}
     parts["verdict_dropout/tatoeba_sentences"] = SENTENCE_DROPOUT, SENTENCE_RATE
     parts["verdict_wide/tatoeba_sentences"] = WIDE_SENTENCES, SENTENCE_RATE
+    # Trained for longer.
+    two = {name: SENTENCES[name] for name in ("residual_2", "rk2_2")}
+    for epochs in ("2", "4"):
+        parts[f"verdict_epochs{epochs}/tatoeba_sentences"] = two, SENTENCE_RATE, "--num_train_epochs", epochs
     runs += [
-        language_model(f"{part}/{name}_{seed}", seed, fields, rate)
-        for part, (models, rate) in parts.items()
+        language_model(f"{part}/{name}_{seed}", seed, fields, *arguments)
+        for part, (models, *arguments) in parts.items()
         for seed in SEEDS
         for name, fields in models.items()
     ]
@@ -383,6 +389,11 @@ def all_runs() -> list[Run]:
         for name, overrides in models.items()
     ]
     runs.append(Run("ptb_fast/rk2_5_epochs_1", "ptb_fast", 1, PTB["rk2"], arguments=["--num_train_epochs", "5"]))
+    runs += [
+        Run(f"ptb_fast/{name}_rate{rate}_1", "ptb_fast", 1, PTB[name], arguments=["--muon_learning_rate", rate])
+        for rate in ("0.012", "0.003")
+        for name in ("residual", "rk2")
+    ]
     # Without a history other rates are better than the recipes': of small models twice, on Tatoeba half (the verdict).
     runs += [
         Run(f"{recipe}/rk2_muon_{rate}_1", recipe, 1, TATOEBA["rk2"], arguments=RATES[f"muon_{rate}_0.003"])
