@@ -403,6 +403,7 @@ def test_the_fast_recipe_on_penn_treebank_is_that_of_the_queue():
         f"RK2 has {gain} less test perplexity than the residual model",
         "{} (95% interval {}, a bootstrap over lines".format(*less("residual", "rk2")),
         f"lie between {min(seeds):.2f} and {max(seeds):.2f}",
+        f"At twice this rate the residual model has {score_of(runs['residual_rate0.012_1'], 'test perplexity'):.2f};",
         "model has {} less ({}).".format(*less("residual", "residual_twice")),
         "evaluates F as often: {} less ({}; the two layers have one seed".format(*less("rk2", "residual_2_layers")),
         f"RK2 has {tied} less there, " + "{} ({}; one seed of each)".format(*less("residual_tied", "rk2_tied")),
