@@ -112,7 +112,7 @@ def place(model: tuple[str, str]) -> tuple[int, int]:
 
 
 def rounded(number: float) -> str:
-    return f"{number:.2f}" if isfinite(number) else "∞"
+    return f"{round(number, 2) + 0.0:.2f}" if isfinite(number) else "∞"  # no "-0.00"
 
 
 def phi_and_interval(found: Mapping[str, Any]) -> tuple[str, str]:
@@ -203,6 +203,15 @@ def table_of_captions() -> Rows:
     return [["model", "layers", *titles], *rows]
 
 
+def table_of_epochs() -> Rows:
+    """Language models that were trained for longer."""
+    rows = []
+    for epochs, record in ((1, ""), (2, "epochs2_"), (4, "epochs4_")):
+        titles, *models = table_of_means(runs_of(f"{record}tatoeba_sentences"))
+        rows += [[str(epochs), *row] for row in models if row[:2] in (["residual", "2"], ["RK2", "2"])]
+    return [["epochs", *titles], *rows]
+
+
 def tables() -> dict[tuple[str, str], Rows]:
     """All tables, by page and heading."""
     made = {(MAIN, "phi with its 95% interval"): table_of_settings()}
@@ -213,6 +222,7 @@ def tables() -> dict[tuple[str, str], Rows]:
         if setting.rates:
             made[setting.page, f"Rates {setting.heading}"] = table_of_rates(setting.rates)
     made[MAIN, "Language models with a dropout"] = table_of_means(runs_of("dropout_tatoeba_sentences"))
+    made[MAIN, "Language models of two layers"] = table_of_epochs()
     made[MAIN, "On captions"] = table_of_captions()
     # Steps of both stacks, beside the residual model.
     parts = {"residual": MULTI30K, "euler2": f"both_{MULTI30K}"}
