@@ -412,6 +412,8 @@ def test_the_fast_recipe_on_penn_treebank_is_that_of_the_queue():
     for page in (ROOT / "README.md", ROOT / "docs" / "faq.md", ROOT / "docs" / "verdict.md"):
         assert gain in words_of(page) and of_averages in words_of(page)
     assert f"RK2 has {gain} less, and {tied} less with tied embeddings" in words_of(PAGE)
+    deeper = f"{1 - tested['residual, two layers'] / tested['residual']:.1%}"
+    assert f"two residual layers {deeper} less" in words_of(ROOT / "docs" / "verdict.md")
 
 
 def test_accuracies_on_trec_are_means_of_the_runs():
