@@ -111,6 +111,7 @@ SENTENCES += [
     for name in ("euler2", "rk2", "rk2_learned", "rk4", "iiet", "looped", "residual_step2", "rk2_step2")
     if (name, n) != ("looped", 1)
 ]
+WIDE = ["residual_2", "rk2_2", "euler2_2", "looped_2", "residual_step2_2", "rk4_2"]
 LARGE = ["residual_0.4M", "euler2_0.4M", "rk2_0.4M", "rk2_learned_0.4M"]
 
 
@@ -119,6 +120,7 @@ LARGE = ["residual_0.4M", "euler2_0.4M", "rk2_0.4M", "rk2_learned_0.4M"]
     [
         *(("linux_doc", "verdict/*_0.4M_1", LARGE), ("multi30k_en_de_fast", "verdict/*_2_1", SMALL)),
         ("tatoeba_sentences", "verdict/*_1", SENTENCES),
+        ("tatoeba_sentences", "verdict_wide/*_2_1", WIDE),
     ],
 )
 def test_seconds_of_the_verdict_are_of_every_scheme(tmp_path, recipe, only, models):

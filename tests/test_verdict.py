@@ -11,6 +11,7 @@ from collections import defaultdict
 
 import numpy as np
 import pytest
+import scipy.stats
 import torch
 
 from modeling_ode_transformer import OdeTransformerDecoderConfig, OdeTransformerForCausalLM
@@ -218,7 +219,7 @@ def test_the_page_says_in_words_what_the_records_say(module, tables):
         for rate in ("dry", "best")
         for scheme in ("rk2", "euler2")
     }
-    phi = {name: (f"{each['phi']:.2f}", interval_of(each)) for name, each in found.items()}
+    phi = {name: tables.phi_and_interval(each) for name, each in found.items()}
     assert all(found[f"best_{scheme}"]["interval"][0] < 0 for scheme in ("rk2", "euler2"))
     shares = [
         f"{(residual - twice) / (residual - gained):.0%}"
@@ -340,20 +341,25 @@ def test_the_page_says_of_language_models_what_the_records_say(module, tables):
         own = [point["loss"] for point in narrow["points"] if f"{point['scheme']}_{point['size']}" == name]
         squares, freedom = squares + sum((each - mean) ** 2 for each in own), freedom + len(own) - 1
     deviation, depth = (squares / freedom) ** 0.5, loss["residual_2"] - loss["residual_8"]
-    losses, by_epochs = means(wide), [loss["rk2_2"] - loss["residual_2"]]
-    for epochs in (2, 4):
+    losses, by_epochs, squares, freedom = means(wide), [], 0.0, 0
+    for epochs in ("", "epochs2_", "epochs4_"):
         longer = defaultdict(list)
-        for name, run in read_runs(f"verdict_epochs{epochs}_tatoeba_sentences").items():
+        for name, run in read_runs(f"verdict_{epochs}tatoeba_sentences").items():
             longer[name[:-2]].append(math.log(run["metrics"]["validation"]["perplexity"]))
-        by_epochs.append(
-            sum(longer["rk2_2"]) / len(longer["rk2_2"]) - sum(longer["residual_2"]) / len(longer["residual_2"])
-        )
-    assert by_epochs[0] - by_epochs[2] > 3 * deviation and by_epochs == sorted(by_epochs, reverse=True)
+        mean = {name: sum(each) / len(each) for name, each in longer.items()}
+        squares += sum((each - mean[name]) ** 2 for name, values in longer.items() for each in values)
+        freedom += sum(len(values) - 1 for values in longer.values())
+        assert len(longer["rk2_2"]) == len(longer["residual_2"]) == 2  # in the intervals below
+        by_epochs.append(mean["rk2_2"] - mean["residual_2"])
+    width = scipy.stats.t.ppf(0.975, freedom) * (squares / freedom) ** 0.5
+    change, last = by_epochs[0] - by_epochs[2], by_epochs[2]
+    assert change > width * 2**0.5 and by_epochs == sorted(by_epochs, reverse=True)
     one, two, four = (f"{abs(each):.3f} {'above' if each > 0 else 'below'}" for each in by_epochs)
     trend = f"{one} {{}} after one epoch, {two} after two and {four} after four"
     for says in (
-        "its loss is " + trend.format("that of the residual model"),
-        "RK2 is " + trend.format("the residual model"),
+        "the loss of two layers of RK2 is " + trend.format("that of the residual model"),
+        "RK2 is " + trend.format("the residual model") + f" ({last - width:.3f} to {last + width:.3f}).",
+        f"{change:.3f} ({change - width * 2**0.5:.3f} to {change + width * 2**0.5:.3f}; t-intervals",
         "phi is {narrow_rk2} for RK2 and {narrow_euler2} for two Euler steps for each layer,".format(**phi),
         "and {narrow_looped} for a looped stack of two,".format(**phi),
         "two layers have {wide_rk2}, {wide_euler2} and {wide_looped}.".format(**phi),
@@ -440,10 +446,6 @@ def words_of(page):
 def words_of_pages():
     """Of the verdict and its page of small models."""
     return f"{words_of('docs/verdict.md')} {words_of('docs/verdict_small.md')}"
-
-
-def interval_of(found):
-    return " to ".join("∞" if end == math.inf else f"{end:.2f}" for end in found["interval"])
 
 
 def test_the_gain_of_copying_is_that_of_looking_up_what_followed():

@@ -38,6 +38,11 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
 PACKAGE = ROOT / "modeling_ode_transformer"
 RESULTS = ROOT / "examples" / "results"
+sys.path.insert(0, str(RESULTS))
+from verdict import NAMES as SCHEMES_OF_VERDICT  # noqa: E402
+from verdict import verdict as verdict_of  # noqa: E402
+
+
 STYLE = {
     "svg.fonttype": "none",
     "svg.hashsalt": "figures",
@@ -52,11 +57,6 @@ BLUE, ORANGE, GREY, LIGHT = "#2b6cb0", "#dd6b20", "#4a5568", "#cbd5e0"
 
 def read_runs(file: str) -> dict[str, dict]:
     return json.loads((RESULTS / file).read_text(encoding="utf-8"))
-
-
-sys.path.insert(0, str(RESULTS))
-from verdict import NAMES as SCHEMES_OF_VERDICT  # noqa: E402
-from verdict import verdict as verdict_of  # noqa: E402
 
 
 # Blocks, drawn by hand

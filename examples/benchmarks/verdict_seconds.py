@@ -1,6 +1,7 @@
 # Copyright 2026 The modeling_ode_transformer authors. Licensed under the Apache License, Version 2.0.
 """Seconds of a training update of each model of the verdict, for `verdict.py --seconds`.
 
+    python examples/benchmarks/verdict_seconds.py --output_file verdict_seconds_sentences.json
     python examples/benchmarks/verdict_seconds.py --only "verdict_wide/*_1" --output_file verdict_seconds_wide.json
     python examples/benchmarks/verdict_seconds.py --recipe multi30k_en_de_fast --output_file verdict_seconds.json
 
