@@ -55,34 +55,53 @@ class Setting(NamedTuple):
         return verdict(runs_of(self.record), seconds=seconds, residual=self.residual)["schemes"]
 
 
+LANGUAGE, WIDER = "tatoeba_sentences", "wide_tatoeba_sentences"
 SETTINGS = [
     Setting(
-        *(MAIN, "of language models", "tatoeba_sentences", ("language models", "none", "0.006")),
-        rates={"": "rates_tatoeba_sentences", "0.006": "tatoeba_sentences"},
+        page=MAIN,
+        heading="of language models",
+        record=LANGUAGE,
+        summary=("language models", "none", "0.006"),
+        rates={"": f"rates_{LANGUAGE}", "0.006": LANGUAGE},
         seconds="verdict_seconds_sentences.json",
     ),
     Setting(
-        *(MAIN, "of wider language models", "wide_tatoeba_sentences", ("language models, wider", "none", "0.006")),
-        rates={"": "rates_wide_tatoeba_sentences", "0.006": "wide_tatoeba_sentences"},
+        page=MAIN,
+        heading="of wider language models",
+        record=WIDER,
+        summary=("language models, wider", "none", "0.006"),
+        rates={"": f"rates_{WIDER}", "0.006": WIDER},
         seconds="verdict_seconds_wide.json",
     ),
     Setting(
-        *(MAIN, "on Tatoeba", TATOEBA, ("Tatoeba", "none", "0.003"), "3"),
+        page=MAIN,
+        heading="on Tatoeba",
+        record=TATOEBA,
+        summary=("Tatoeba", "none", "0.003"),
+        size="3",
         rates={"": f"rates_{TATOEBA}", "0.003": TATOEBA},
     ),
     Setting(
-        *(MAIN, "at 0.012, without dropout", BEST, ("Multi30k", "none", "0.012")),
+        page=MAIN,
+        heading="at 0.012, without dropout",
+        record=BEST,
+        summary=("Multi30k", "none", "0.012"),
         rates={"": f"rates_{PLAIN}", "0.006": PLAIN, "0.012": BEST},
     ),
     Setting(SMALL, "at 0.006, without dropout", PLAIN, ("Multi30k", "none", "0.006")),
     Setting(SMALL, "at 0.006, from residual models with a step of 2", PLAIN, residual="residual_step2"),
     Setting(
-        *(SMALL, "with dropout of attention", f"plain_dropout0_{MULTI30K}"),
-        ("Multi30k", "0.1 in attention and activations", "0.006"),
+        page=SMALL,
+        heading="with dropout of attention",
+        record=f"plain_dropout0_{MULTI30K}",
+        summary=("Multi30k", "0.1 in attention and activations", "0.006"),
     ),
     Setting(SMALL, "without a history", f"plain_{MULTI30K}", ("Multi30k", "0.1 everywhere", "0.006")),
     Setting(
-        *(SMALL, "with a history", MULTI30K, ("Multi30k", "0.1 everywhere, and a history", "0.006")),
+        page=SMALL,
+        heading="with a history",
+        record=MULTI30K,
+        summary=("Multi30k", "0.1 everywhere, and a history", "0.006"),
         seconds="verdict_seconds.json",
     ),
 ]
