@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 DOCS = Path(__file__).resolve().parent
 RESULTS = DOCS.parent / "examples" / "results"
 sys.path.insert(0, str(RESULTS))
-from verdict import NAMES, verdict  # noqa: E402
+from verdict import NAMES, phi_and_interval, verdict  # noqa: E402
 
 
 MAIN, SMALL = "verdict.md", "verdict_small.md"
@@ -130,24 +130,13 @@ def place(model: tuple[str, str]) -> tuple[int, int]:
     return list(NAMES).index(model[0]), int(model[1])
 
 
-def rounded(number: float) -> str:
-    return f"{round(number, 2) + 0.0:.2f}" if isfinite(number) else "∞"  # no "-0.00"
-
-
-def phi_and_interval(found: Mapping[str, Any]) -> tuple[str, str]:
-    return rounded(found["phi"]), " to ".join(map(rounded, found.get("interval", ())))
-
-
-def table_of_phi(setting: Setting) -> Rows:
-    differences = ["at_equal_parameters", "at_equal_arithmetic", *["at_equal_seconds"] * bool(setting.seconds)]
+def table_of_phi(schemes: Mapping[str, Mapping[str, Any]]) -> Rows:
+    found = {
+        (scheme, size): values for scheme, sizes in schemes.items() for size, values in sizes.items() if size != "mean"
+    }
+    differences = [name for name in next(iter(found.values())) if name.startswith("at_equal")]
     titles = ["model", "layers", "phi", "95%", "worth, in layers"]
     rows = [[*titles, *(f"loss {each.replace('_', ' ')}" for each in differences)]]
-    found = {
-        (scheme, size): values
-        for scheme, sizes in setting.phi().items()
-        for size, values in sizes.items()
-        if size != "mean"
-    }
     for scheme, size in sorted(found, key=place):
         values = found[scheme, size]
         worth = int(size) * values["equivalent_size"]
@@ -192,14 +181,13 @@ def table_of_rates(records: Mapping[str, str]) -> Rows:
     return [["rate of Muon", *titles], *([rate, *(cells[model].get(rate, "") for model in columns)] for rate in rates)]
 
 
-def table_of_settings() -> Rows:
-    """phi of all settings."""
+def table_of_settings(phi: Sequence[Mapping[str, Mapping[str, Any]]]) -> Rows:
+    """phi of all settings, which is given in their order."""
     rows = [["data", "dropout", "rate of Muon", "residual, perplexity", *(NAMES[scheme] for scheme in SUMMARIZED)]]
-    for setting in SETTINGS:
+    for setting, schemes in zip(SETTINGS, phi):
         if setting.summary:
             seeds = by_model(runs_of(setting.record))["residual", setting.size]
             row = [*setting.summary, f"{statistics.mean(each['validation']['perplexity'] for each in seeds):.2f}"]
-            schemes = setting.phi()
             for scheme in SUMMARIZED:
                 found = schemes.get(scheme, {}).get(setting.size)
                 row.append("{} ({})".format(*phi_and_interval(found)) if found else "")
@@ -233,9 +221,10 @@ def table_of_epochs() -> Rows:
 
 def tables() -> dict[tuple[str, str], Rows]:
     """All tables, by page and heading."""
-    made = {(MAIN, "phi with its 95% interval"): table_of_settings()}
-    for setting in SETTINGS:
-        made[setting.page, f"phi {setting.heading}"] = table_of_phi(setting)
+    phi = [setting.phi() for setting in SETTINGS]
+    made = {(MAIN, "phi with its 95% interval"): table_of_settings(phi)}
+    for setting, schemes in zip(SETTINGS, phi):
+        made[setting.page, f"phi {setting.heading}"] = table_of_phi(schemes)
         if setting.residual == "residual":
             made[setting.page, f"Means {setting.heading}"] = table_of_means(runs_of(setting.record))
         if setting.rates:

@@ -190,7 +190,7 @@ def test_tables_of_made_up_records(tables, module, monkeypatch):
     law = {f"{name}_{layers[size]}_{seed}": each for (name, size, seed), each in law.items() if size in layers}
     records = {"law": law, "own": two, "trials": {"rk2_2_0.1": run(7.0), "euler2_2_0.1": run(8.0)}}
     monkeypatch.setattr(tables, "runs_of", records.__getitem__)
-    rows = tables.table_of_phi(tables.Setting("page", "heading", "law"))
+    rows = tables.table_of_phi(tables.Setting("page", "heading", "law").phi())
     assert [row[:3] for row in rows[1:]] == [
         *(["Euler twice", size, "0.40"] for size in "234"),
         *(["RK4", size, "0.70"] for size in "234"),
@@ -351,6 +351,8 @@ def test_the_page_says_of_language_models_what_the_records_say(module, tables):
         freedom += sum(len(values) - 1 for values in longer.values())
         assert len(longer["rk2_2"]) == len(longer["residual_2"]) == 2  # in the intervals below
         by_epochs.append(mean["rk2_2"] - mean["residual_2"])
+    seconds = EXAMPLES / "results" / "verdict_seconds_sentences.json"
+    seconds = json.loads(seconds.read_text(encoding="utf-8"))["seconds_per_update"]
     width = scipy.stats.t.ppf(0.975, freedom) * (squares / freedom) ** 0.5
     change, last = by_epochs[0] - by_epochs[2], by_epochs[2]
     assert change > width * 2**0.5 and by_epochs == sorted(by_epochs, reverse=True)
@@ -358,6 +360,7 @@ def test_the_page_says_of_language_models_what_the_records_say(module, tables):
     trend = f"{one} {{}} after one epoch, {two} after two and {four} after four"
     for says in (
         "the loss of two layers of RK2 is " + trend.format("that of the residual model"),
+        "An update of RK2 takes {:.1f} times the seconds".format(seconds["rk2_2"] / seconds["residual_2"]),
         "RK2 is " + trend.format("the residual model") + f" ({last - width:.3f} to {last + width:.3f}).",
         f"{change:.3f} ({change - width * 2**0.5:.3f} to {change + width * 2**0.5:.3f}; t-intervals",
         "phi is {narrow_rk2} for RK2 and {narrow_euler2} for two Euler steps for each layer,".format(**phi),

@@ -235,15 +235,22 @@ def verdict(
     }
 
 
+def rounded(number: float) -> str:
+    return f"{round(number, 2) + 0.0:.2f}" if math.isfinite(number) else "∞"  # no "-0.00"
+
+
+def phi_and_interval(found: Mapping[str, Any]) -> tuple[str, str]:
+    return rounded(found["phi"]), " to ".join(map(rounded, found.get("interval", ())))
+
+
 def table(result: Mapping[str, Any]) -> str:
     """The result as a table of Markdown."""
     titles = ["", "size", "phi", "95%", "worth a stack times", "loss at equal parameters", "arithmetic", "seconds"]
     rows = [titles, ["---"] * len(titles)]
     for scheme, sizes in result["schemes"].items():
         for size, values in sizes.items():
-            interval = " to ".join(f"{end:.2f}" for end in values.get("interval", []))
             numbers = [values.get(f"at_equal_{name}") for name in ("parameters", "arithmetic", "seconds")]
-            row = [scheme, size, f"{values['phi']:.2f}", interval, f"{values['equivalent_size']:.2f}"]
+            row = [scheme, size, *phi_and_interval(values), rounded(values["equivalent_size"])]
             rows.append([*row, *("" if number is None else f"{number:+.4f}" for number in numbers)])
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
