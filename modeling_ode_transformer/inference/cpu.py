@@ -110,11 +110,16 @@ def dropout(x: torch.Tensor, p: float, training: bool) -> torch.Tensor:
     return (x * is_kept).mul_(1 / (1 - dropped / 2**16))
 
 
+def tokens_in_cache(logits: torch.Tensor) -> int:
+    """The number of tokens whose logits (tokens, vocabulary) fit into the cache of a CPU; elsewhere all, and at least
+    one. What does not fit takes several times as long."""
+    return max(1, 2**19 // logits.shape[-1] if runs_on_cpu(logits) else len(logits))
+
+
 def cross_entropy(
     logits: torch.Tensor, labels: torch.Tensor, label_smoothing: float = 0.0, ignore_index: int = -100
 ) -> torch.Tensor:
-    """Cross entropy of each token, in nats. On a CPU it is computed for some of the tokens at a time: a tensor that
-    does not fit into the cache takes several times as long.
+    """Cross entropy of each token, in nats, computed for `tokens_in_cache` at a time.
 
     Args:
         logits: (tokens, vocabulary), of any floating-point dtype.
@@ -130,7 +135,7 @@ def cross_entropy(
     """
     if logits.shape[:1] != labels.shape:
         raise ValueError(f"Logits of {logits.shape[0]} tokens need as many labels, not {tuple(labels.shape)}.")
-    tokens = max(1, 2**19 // logits.shape[-1]) if runs_on_cpu(logits) else max(1, len(labels))
+    tokens = tokens_in_cache(logits)
     losses = [
         nn.functional.cross_entropy(
             part.float(), targets, label_smoothing=label_smoothing, ignore_index=ignore_index, reduction="none"

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 import torch
 from torch import nn
 
+from ..inference.cpu import tokens_in_cache
 from ..layers_ode_transformer import autocast_dtype
 from ..modeling_ode_transformer import OdeTransformerPreTrainedModel
 
@@ -27,25 +28,27 @@ class SummedCrossEntropy(torch.autograd.Function):
         loss = torch.zeros((), dtype=torch.float32, device=states.device)
         with torch.autocast(states.device.type, enabled=False):
             for part, targets in zip(states.split(chunk_size), labels.split(chunk_size)):
-                part, is_kept = part.to(dtype), (targets != -100).unsqueeze(1)
-                targets = targets.clamp(min=0).unsqueeze(1)
-                log_probs = nn.functional.linear(part, cast_weight, cast_bias).float().log_softmax(dim=-1)
-                losses = (label_smoothing - 1) * log_probs.gather(1, targets)
-                if label_smoothing:
-                    losses = losses - label_smoothing * log_probs.mean(dim=1, keepdim=True)
-                loss = loss + (losses * is_kept).sum()
-                if not any((of_states, of_weight, of_bias)):
-                    continue
-                gradient = log_probs.exp_().sub_(label_smoothing / weight.shape[0])
-                gradient = gradient.scatter_add_(1, targets, torch.full_like(losses, label_smoothing - 1))
-                gradient = gradient.mul_(is_kept).to(dtype)
-                del log_probs
+                part = part.to(dtype)
+                logits = nn.functional.linear(part, cast_weight, cast_bias)
+                size = tokens_in_cache(logits)
+                for rows, own in zip(logits.split(size), targets.unsqueeze(1).split(size)):
+                    is_kept, own = own != -100, own.clamp(min=0)
+                    log_probs = rows.float().log_softmax(dim=-1)
+                    losses = (label_smoothing - 1) * log_probs.gather(1, own)
+                    if label_smoothing:
+                        losses = losses - label_smoothing * log_probs.mean(dim=1, keepdim=True)
+                    loss = loss + (losses * is_kept).sum()
+                    # The gradient replaces the logits.
+                    gradient = log_probs.exp_().sub_(label_smoothing / weight.shape[0])
+                    gradient = gradient.scatter_add_(1, own, torch.full_like(losses, label_smoothing - 1))
+                    rows.copy_(gradient.mul_(is_kept))
+                    del log_probs, gradient
                 if of_states:
-                    state_gradients.append(torch.mm(gradient, cast_weight).to(states.dtype))
+                    state_gradients.append(torch.mm(logits, cast_weight).to(states.dtype))
                 if of_weight:
-                    weight_gradient += torch.mm(gradient.t(), part)
+                    weight_gradient += torch.mm(logits.t(), part)
                 if of_bias:
-                    bias_gradient += gradient.sum(dim=0, dtype=torch.float32)
+                    bias_gradient += logits.sum(dim=0, dtype=torch.float32)
         ctx.save_for_backward(torch.cat(state_gradients) if of_states else None, weight_gradient, bias_gradient)
         return loss
 

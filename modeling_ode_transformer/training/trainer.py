@@ -56,7 +56,7 @@ MUON = "muon"
 MIN_LOSS_SCALE = 1e-4
 # The share of the updates in which the learning rate of `warmup_stable_decay` falls.
 DECAY_SHARE = 0.2
-# On a GPU, logits are computed for this many tokens at a time, or for this share of a batch if that is more.
+# Logits are computed for this many tokens at a time in training, or for this share of a batch if that is more.
 MIN_LOSS_CHUNK_SIZE, LOSS_CHUNK_SHARE = 512, 1 / 16
 
 
@@ -266,8 +266,7 @@ class TokenTrainerMixin(ResumableTrainerMixin):
         """The output projection, if losses are computed in chunks of tokens; None otherwise."""
         base = self.accelerator.unwrap_model(model, keep_torch_compile=False)
         is_split = self.is_fsdp_enabled or self.is_deepspeed_enabled or self.args.n_gpu > 1
-        default = self.args.loss_chunk_size is None and self.args.device.type != "cpu"
-        is_chunked = (default or bool(self.args.loss_chunk_size)) and not is_split
+        is_chunked = self.args.loss_chunk_size != 0 and not is_split
         return base.lm_head if is_chunked and has_chunkable_loss(base, self.args.world_size > 1) else None
 
     def loss_chunk_size(self, tokens: int) -> int:
@@ -408,7 +407,7 @@ class TokenTrainingArguments(ResumableTrainingArguments):
     loss_chunk_size: int | None = option(
         "Compute the logits and gradients of the training loss for this many tokens at a time, which "
         "saves memory; 0 takes all at once. Only models of this package on one device or under DDP support it; "
-        "default: a sixteenth of a batch, at least 512, or 0 on a CPU.",
+        "default: a sixteenth of a batch, at least 512.",
         affects="call",
         least=0,
     )
@@ -468,7 +467,7 @@ class TokenSeq2SeqTrainingArguments(TokenTrainingArguments, Seq2SeqTrainingArgum
         optimize_for_cpu: On a CPU, replace modules by faster ones.
         muon_learning_rate: Peak learning rate of the matrices with `optim="muon"`.
         weight_ema: Decay of an average of the weights, with which the training ends. 0: none.
-        loss_chunk_size: Tokens whose logits are computed at a time. 0: all; None: a sixteenth of a batch's on GPUs.
+        loss_chunk_size: Tokens whose logits are computed at a time. 0: all; None: a sixteenth of them, at least 512.
         log_coefficients: Add the mean stage weights to the metrics of evaluations.
 
     Raises:

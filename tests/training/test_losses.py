@@ -9,6 +9,7 @@ from torch.distributed._tools.mem_tracker import MemTracker
 from transformers import TrainerCallback
 
 import modeling_ode_transformer as ode
+from modeling_ode_transformer.training import losses
 from modeling_ode_transformer.training.losses import has_chunkable_loss, states_as_logits, summed_cross_entropy
 from modeling_ode_transformer.training.trainer import TokenSeq2SeqTrainer, TokenSeq2SeqTrainingArguments
 
@@ -16,8 +17,12 @@ from ..conftest import WITHOUT_DROPOUT, build
 from ..operators import CountOperators
 
 
-@pytest.mark.parametrize("smoothing, has_bias, chunk_size", [(0.0, True, 1), (0.1, True, 4), (0.1, False, 64)])
-def test_loss_and_gradients_are_those_of_torch(smoothing, has_bias, chunk_size):
+@pytest.mark.parametrize(
+    "smoothing, has_bias, chunk_size, in_cache",
+    [(0.0, True, 1, 64), (0.1, True, 4, 64), (0.1, False, 64, 64), (0.1, True, 5, 2)],
+)
+def test_loss_and_gradients_are_those_of_torch(smoothing, has_bias, chunk_size, in_cache, monkeypatch):
+    monkeypatch.setattr(losses, "tokens_in_cache", lambda logits: in_cache)
     generator = torch.Generator().manual_seed(0)
     states = torch.randn(11, 8, generator=generator, requires_grad=True)
     weight = torch.randn(13, 8, generator=generator, requires_grad=True)
