@@ -6,7 +6,8 @@
 
 Outputs are in folders beside the records of `run_queue.py`: `NAME_SEED.txt.gz` with translations, `NAME_SEED.nll.gz`
 with the log-likelihoods of lines. Those of earlier runs, which were not the queue's, are beside this file. The records
-of the comparisons have the results of `ode-transformer score bootstrap` by metric, first and second model.
+of the comparisons have the results of `ode-transformer score bootstrap` by metric, first and second model. The command
+compares the outputs of other runs.
 """
 
 import re
@@ -32,7 +33,6 @@ MODELS = {
     "rk4": "RK4",
     "pc": "predictor-corrector",
 }
-DEEP = tuple(f"residual_{layers}_layers" for layers in (6, 12, 24))
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class Part:
 
     references: str
     column: int | None = None
-    baselines: tuple[str, ...] = ("residual", "residual6", *DEEP)
+    baselines: tuple[str, ...] = ("residual", "residual6")
     metrics: tuple[str, ...] = ("bleu", "chrf")
     ending: str = ".txt.gz"
 
@@ -84,22 +84,13 @@ class Part:
 TATOEBA = Part("tatoeba_en_de/test.tsv.gz", column=1)
 MULTI30K, MULTI30K_FRENCH = (Part(f"multi30k/test_2016_flickr.{language}.gz") for language in ("de", "fr"))
 PTB = Part("ptb/ptb.test.txt.gz", baselines=("residual", "rk2"), metrics=("perplexity",), ending=".nll.gz")
-LINUX = replace(PTB, references="linux_doc/test.txt.gz", baselines=("residual_0.4M",))
-SENTENCES = replace(PTB, references="tatoeba_sentences/test.txt.gz", baselines=("residual_2", "residual_4"))
-# By the names of the folders of outputs, which are beside the queue's records.
+# What pages quote, by the names of the folders of outputs, which are beside the queue's records.
 QUEUE = {
     "tatoeba_en_de_small": TATOEBA,
-    "tatoeba_en_de": TATOEBA,
     "tatoeba_en_de_small_fast": TATOEBA,
-    "multi30k_en_de_fast": MULTI30K,
-    "ptb_fast": replace(PTB, baselines=("residual", "residual_tied", "rk2")),
-    "rates_multi30k_en_de_fast": replace(MULTI30K, baselines=("adam_0.002",)),
-    "rates_tatoeba_en_de_small_fast": TATOEBA,
-    "rates_ptb_fast": PTB,
     "ptb": PTB,
-    "gates_multi30k_en_de": replace(MULTI30K, baselines=("rk2_gate",)),
+    "ptb_fast": replace(PTB, baselines=("residual", "residual_tied", "rk2")),
     "verdict_tatoeba_en_de_small_fast": replace(TATOEBA, baselines=("residual_3", "residual_6")),
-    "verdict_rates_tatoeba_en_de_small_fast": replace(TATOEBA, baselines=("residual_3_0.006",)),
     **{
         f"verdict_tatoeba_multi30k_{year}": replace(
             MULTI30K,
@@ -108,27 +99,6 @@ QUEUE = {
         )
         for year in (2016, 2017)
     },
-    "verdict_multi30k_en_de_fast": replace(MULTI30K, baselines=("residual_2", "residual_4")),
-    **{
-        f"verdict_rates{surroundings}_multi30k_en_de_fast": replace(MULTI30K, baselines=("residual_2_0.003",))
-        for surroundings in ("", "_plain_no_dropout")
-    },
-    **{
-        f"verdict_{surroundings}_multi30k_en_de_fast": replace(MULTI30K, baselines=("residual_2",))
-        for surroundings in ("both", "step2", "step4", "plain")
-        + ("plain_dropout0", "plain_no_dropout", "plain_no_dropout_0.012")
-    },
-    "verdict_linux_doc": LINUX,
-    "verdict_rates_linux_doc": replace(LINUX, baselines=("residual_0.006",)),
-    "verdict_tatoeba_sentences": SENTENCES,
-    "verdict_dropout_tatoeba_sentences": SENTENCES,
-    "verdict_wide_tatoeba_sentences": SENTENCES,
-    **{f"verdict_epochs{epochs}_tatoeba_sentences": SENTENCES for epochs in (2, 4)},
-    **{
-        f"verdict_rates{width}_tatoeba_sentences": replace(SENTENCES, baselines=("residual_2_0.012",))
-        for width in ("", "_wide")
-    },
-    "gates_ptb": replace(PTB, baselines=("rk2_gate",)),
 }
 # By the names of the folders that have `translations`, beside this file.
 EARLIER = {"multi30k": MULTI30K, "multi30k_en_fr": MULTI30K_FRENCH}

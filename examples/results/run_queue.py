@@ -8,7 +8,8 @@
 
 A run is a folder of `--output_dir` and has its log beside it. When its metrics hold those of the test set it is done,
 and joins the records of its part in `--record_dir`, which outlive the folder: what is recorded is not trained again.
-Beside the record is what `compare_runs.py` compares: translations of the test set, or log-likelihoods of its lines.
+Beside the record is what `ode-transformer score bootstrap` compares: translations of the test set, or log-likelihoods
+of its lines.
 Queues with other output folders may share the records. A run that is not done starts, or resumes from its last
 checkpoint. Runs have one thread and the lowest priority. `--gpu` is for those that a CPU would train for days: a small
 model leaves most of a GPU idle, so that `--jobs` share it. Arguments that are not of this script, such as
@@ -138,6 +139,7 @@ SENTENCE_DROPOUT = {
     f"{name}_2": SENTENCE_DECODERS[name] | dict.fromkeys(("dropout", "attention_dropout", "activation_dropout"), 0.1)
     for name in ("residual", "rk2", "residual_twice")
 }
+SENTENCES_FOR_LONGER = ("residual_2", "rk2_2", "euler2_2", "looped_2", "residual_1", "residual_4")
 SENTENCE_RATE, SENTENCE_RATES = "0.006", ("0.003", "0.012", "0.024")  # the best one, and what else is tried
 # Wider ones, to 10M parameters.
 WIDE = {"d_model": 256, "decoder_ffn_dim": 1024, "decoder_attention_heads": 8}
@@ -183,6 +185,7 @@ SMALL_ELSEWHERE = {
     "both": ({"steps_per_layer": 2}, FEW[:1]),
     "step2": ({"step_size": 2}, FEW[:1]),
     "step4": ({"step_size": 4}, FEW[:1]),
+    "looped": ({"stack_repeats": 2}, FEW[:1]),
     "plain": (NO_HISTORY, SMALL_ENCODERS),
     "plain_dropout0": (NO_HISTORY | {"dropout": 0.0}, FEW),
     "plain_no_dropout": (NO_HISTORY | NO_DROPOUT, [name for name in SMALL_ENCODERS if name != "residual_twice_2"]),
@@ -318,13 +321,21 @@ def verdict_runs() -> list[Run]:
         )
         for rate in SENTENCE_RATES
     ]
+    runs += [
+        language_model(
+            *(f"verdict_rates_epochs4/tatoeba_sentences/{name}_{rate}", 1, SENTENCES[name], rate),
+            *("--num_train_epochs", "4"),
+        )
+        for name in ("residual_2", "rk2_2")
+        for rate in SENTENCE_RATES[:2]
+    ]
     parts = {"verdict/linux_doc": (linux, LINUX_RATE), "verdict/tatoeba_sentences": (SENTENCES, SENTENCE_RATE)}
     parts["verdict_dropout/tatoeba_sentences"] = SENTENCE_DROPOUT, SENTENCE_RATE
     parts["verdict_wide/tatoeba_sentences"] = WIDE_SENTENCES, SENTENCE_RATE
     # Trained for longer.
-    two = {name: SENTENCES[name] for name in ("residual_2", "rk2_2")}
-    for epochs in ("2", "4"):
-        parts[f"verdict_epochs{epochs}/tatoeba_sentences"] = two, SENTENCE_RATE, "--num_train_epochs", epochs
+    models = {name: SENTENCES[name] for name in SENTENCES_FOR_LONGER}
+    for epochs in ("2", "4", "8"):
+        parts[f"verdict_epochs{epochs}/tatoeba_sentences"] = models, SENTENCE_RATE, "--num_train_epochs", epochs
     runs += [
         language_model(f"{part}/{name}_{seed}", seed, fields, *arguments)
         for part, (models, *arguments) in parts.items()
