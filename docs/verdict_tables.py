@@ -67,6 +67,14 @@ SETTINGS = [
     ),
     Setting(
         page=MAIN,
+        heading="after four epochs",
+        record=f"epochs4_{LANGUAGE}",
+        summary=("language models, four epochs", "none", "0.006"),
+        # rates={"": f"rates_epochs4_{LANGUAGE}", "0.006": f"epochs4_{LANGUAGE}"},
+        seconds="verdict_seconds_sentences.json",
+    ),
+    Setting(
+        page=MAIN,
         heading="of wider language models",
         record=WIDER,
         summary=("language models, wider", "none", "0.006"),
@@ -211,12 +219,17 @@ def table_of_captions() -> Rows:
 
 
 def table_of_epochs() -> Rows:
-    """Language models that were trained for longer."""
-    rows = []
-    for epochs, record in ((1, ""), (2, "epochs2_"), (4, "epochs4_")):
-        titles, *models = table_of_means(runs_of(f"{record}tatoeba_sentences"))
-        rows += [[str(epochs), *row] for row in models if row[:2] in (["residual", "2"], ["RK2", "2"])]
-    return [["epochs", *titles], *rows]
+    """Perplexities of language models that were trained for longer, means over the seeds, whose number follows."""
+    records = {epochs: f"epochs{epochs}_{LANGUAGE}" for epochs in (2, 4, 8)}
+    found = {epochs: by_model(runs_of(record)) for epochs, record in ({1: LANGUAGE} | records).items()}
+    rows = [["model", "layers", *(f"{epochs} epoch{'s' * (epochs > 1)}" for epochs in found)]]
+    for scheme, size in sorted(found[4], key=place):
+        seeds = [
+            [each["validation"]["perplexity"] for each in models.get((scheme, size), ())] for models in found.values()
+        ]
+        cells = (f"{statistics.mean(each):.2f} ({len(each)})" if each else "" for each in seeds)
+        rows.append([NAMES[scheme], size, *cells])
+    return rows
 
 
 def tables() -> dict[tuple[str, str], Rows]:
@@ -230,7 +243,7 @@ def tables() -> dict[tuple[str, str], Rows]:
         if setting.rates:
             made[setting.page, f"Rates {setting.heading}"] = table_of_rates(setting.rates)
     made[MAIN, "Language models with a dropout"] = table_of_means(runs_of("dropout_tatoeba_sentences"))
-    made[MAIN, "Language models of two layers"] = table_of_epochs()
+    made[MAIN, "Perplexity of longer trainings"] = table_of_epochs()
     made[MAIN, "On captions"] = table_of_captions()
     # Steps of both stacks, beside the residual model.
     parts = {"residual": MULTI30K, "euler2": f"both_{MULTI30K}"}

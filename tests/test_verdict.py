@@ -21,6 +21,7 @@ from .conftest import EXAMPLES
 
 LAW = (1.5, 40.0, 0.35)  # E, A, alpha
 SIZES = {"a": (64, 2), "b": (96, 3), "c": (160, 4), "d": (224, 6), "e": (288, 9)}
+LANGUAGE = "tatoeba_sentences"
 PHI = {"euler2": (2, 0.4), "rk4": (4, 0.7), "worse": (2, -0.2)}
 
 
@@ -341,28 +342,11 @@ def test_the_page_says_of_language_models_what_the_records_say(module, tables):
         own = [point["loss"] for point in narrow["points"] if f"{point['scheme']}_{point['size']}" == name]
         squares, freedom = squares + sum((each - mean) ** 2 for each in own), freedom + len(own) - 1
     deviation, depth = (squares / freedom) ** 0.5, loss["residual_2"] - loss["residual_8"]
-    losses, by_epochs, squares, freedom = means(wide), [], 0.0, 0
-    for epochs in ("", "epochs2_", "epochs4_"):
-        longer = defaultdict(list)
-        for name, run in read_runs(f"verdict_{epochs}tatoeba_sentences").items():
-            longer[name[:-2]].append(math.log(run["metrics"]["validation"]["perplexity"]))
-        mean = {name: sum(each) / len(each) for name, each in longer.items()}
-        squares += sum((each - mean[name]) ** 2 for name, values in longer.items() for each in values)
-        freedom += sum(len(values) - 1 for values in longer.values())
-        assert len(longer["rk2_2"]) == len(longer["residual_2"]) == 2  # in the intervals below
-        by_epochs.append(mean["rk2_2"] - mean["residual_2"])
+    losses = means(wide)
     seconds = EXAMPLES / "results" / "verdict_seconds_sentences.json"
     seconds = json.loads(seconds.read_text(encoding="utf-8"))["seconds_per_update"]
-    width = scipy.stats.t.ppf(0.975, freedom) * (squares / freedom) ** 0.5
-    change, last = by_epochs[0] - by_epochs[2], by_epochs[2]
-    assert change > width * 2**0.5 and by_epochs == sorted(by_epochs, reverse=True)
-    one, two, four = (f"{abs(each):.3f} {'above' if each > 0 else 'below'}" for each in by_epochs)
-    trend = f"{one} {{}} after one epoch, {two} after two and {four} after four"
     for says in (
-        "the loss of two layers of RK2 is " + trend.format("that of the residual model"),
         "An update of RK2 takes {:.1f} times the seconds".format(seconds["rk2_2"] / seconds["residual_2"]),
-        "RK2 is " + trend.format("the residual model") + f" ({last - width:.3f} to {last + width:.3f}).",
-        f"{change:.3f} ({change - width * 2**0.5:.3f} to {change + width * 2**0.5:.3f}; t-intervals",
         "phi is {narrow_rk2} for RK2 and {narrow_euler2} for two Euler steps for each layer,".format(**phi),
         "and {narrow_looped} for a looped stack of two,".format(**phi),
         "two layers have {wide_rk2}, {wide_euler2} and {wide_looped}.".format(**phi),
@@ -391,6 +375,50 @@ def test_the_page_says_of_language_models_what_the_records_say(module, tables):
         assert f"two evaluations at the same state lower the loss by {residual - twice:.3f} nats" in words_of(page)
     cost = math.exp(loss["rk2_2"] - loss["residual_2"]) - 1
     assert f"without dropout, two layers of RK2 have {cost:.1%} more perplexity" in words_of("README.md")
+
+
+def test_the_page_says_of_longer_trainings_what_the_records_say(module, tables):
+    text, losses = words_of("docs/verdict.md"), defaultdict(list)
+    for epochs in (1, 2, 4, 8):
+        for name, run in tables.runs_of(f"epochs{epochs}_{LANGUAGE}" if epochs > 1 else LANGUAGE).items():
+            losses[epochs, name[:-2]].append(math.log(run["metrics"]["validation"]["perplexity"]))
+    mean = {model: sum(each) / len(each) for model, each in losses.items()}
+    freedom = sum(len(each) - 1 for each in losses.values())
+    squares = sum((each - mean[model]) ** 2 for model, values in losses.items() for each in values)
+    width = scipy.stats.t.ppf(0.975, freedom) * (squares / freedom) ** 0.5
+
+    def lead(weights, of="rk2_2"):
+        """The loss less that of two residual layers, a weighted sum over numbers of epochs, and its interval."""
+        terms = {
+            (epochs, name): sign * weight
+            for epochs, weight in weights.items()
+            for name, sign in ((of, 1), ("residual_2", -1))
+        }
+        value = sum(weight * mean[model] for model, weight in terms.items())
+        half = width * sum(weight**2 / len(losses[model]) for model, weight in terms.items()) ** 0.5
+        return value, value - half, value + half
+
+    def side(epochs, of="rk2_2"):
+        value = lead({epochs: 1}, of)[0]
+        return f"{abs(value):.3f} {'above' if value > 0 else 'below'}"
+
+    last, change = lead({4: 1}), lead({1: 1, 4: -1})
+    assert last[2] < 0 < change[1]  # "established"
+    phi = {
+        name: "{} ({})".format(*tables.phi_and_interval(sizes["mean"]))
+        for name, sizes in module.verdict(tables.runs_of(f"epochs4_{LANGUAGE}"))["schemes"].items()
+    }
+    trend = f"{side(1)} {{}} after one epoch, {side(2)} after two, {side(4)} after four"
+    for says in (
+        "the loss of two layers of RK2 is " + trend.format("that of the residual model"),
+        "RK2 is " + trend.format("the residual model") + " ({:.3f} to {:.3f})".format(*last[1:]),
+        f"and {side(8)} after eight",
+        "{:.3f} ({:.3f} to {:.3f}; t-intervals".format(*change),
+        f"Euler twice is {side(4, 'euler2_2')} and the looped stack {side(4, 'looped_2')}",
+        f"two more residual layers are {side(4, 'residual_4')}",
+        "phi is {rk2} for RK2, {euler2} for Euler twice and {looped} for the looped stack".format(**phi),
+    ):
+        assert says in text
 
 
 def test_the_corpus_has_each_sentence_once_and_no_held_out_one_in_training(tmp_path):

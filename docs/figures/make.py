@@ -311,16 +311,16 @@ def copying(path: Path) -> None:
 
 def verdict(path: Path) -> None:
     """Validation loss over the parameters of the layers, of language models of two widths and of encoders on Tatoeba
-    and in two settings on Multi30k: the means of the residual models with their fit, and the schemes, each with a line
-    to the residual model that reaches the same loss."""
+    and Multi30k: the means of the residual models with their fit, and the schemes, each with a line to the residual
+    model that reaches the same loss."""
     chart, axes = figure(8.4, 10.5, nrows=3, ncols=2)
     titles = {
         "tatoeba_sentences": "language models, width 128",
+        "epochs4_tatoeba_sentences": "language models, four epochs",
         "wide_tatoeba_sentences": "language models, width 256",
     }
     titles |= {"tatoeba_en_de_small_fast": "Tatoeba, best rate"}
     titles |= {"plain_no_dropout_0.012_multi30k_en_de_fast": "Multi30k, best rate"}
-    titles |= {"plain_multi30k_en_de_fast": "Multi30k, dropout"}
     for axis, (record, title) in zip(axes.flat, titles.items()):
         result = verdict_of(read_runs(f"queue/verdict_{record}.json"), samples=0)
         draw_verdict(axis, result["fit"], result["points"], result["schemes"])
