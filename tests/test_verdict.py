@@ -5,6 +5,7 @@ import gzip
 import importlib.util
 import json
 import math
+import statistics
 import sys
 import types
 from collections import defaultdict
@@ -22,6 +23,7 @@ from .conftest import EXAMPLES
 LAW = (1.5, 40.0, 0.35)  # E, A, alpha
 SIZES = {"a": (64, 2), "b": (96, 3), "c": (160, 4), "d": (224, 6), "e": (288, 9)}
 LANGUAGE = "tatoeba_sentences"
+NUMBERS = {4: "four", 8: "eight"}
 PHI = {"euler2": (2, 0.4), "rk4": (4, 0.7), "worse": (2, -0.2)}
 
 
@@ -373,52 +375,74 @@ def test_the_page_says_of_language_models_what_the_records_say(module, tables):
     assert loss["residual_4"] < min(mean for name, mean in loss.items() if name.endswith("_2")) - 10 * deviation
     for page in ("README.md", "docs/faq.md"):
         assert f"two evaluations at the same state lower the loss by {residual - twice:.3f} nats" in words_of(page)
-    cost = math.exp(loss["rk2_2"] - loss["residual_2"]) - 1
-    assert f"without dropout, two layers of RK2 have {cost:.1%} more perplexity" in words_of("README.md")
 
 
 def test_the_page_says_of_longer_trainings_what_the_records_say(module, tables):
-    text, losses = words_of("docs/verdict.md"), defaultdict(list)
+    text, losses, trained = words_of("docs/verdict.md"), defaultdict(list), defaultdict(list)
     for epochs in (1, 2, 4, 8):
         for name, run in tables.runs_of(f"epochs{epochs}_{LANGUAGE}" if epochs > 1 else LANGUAGE).items():
-            losses[epochs, name[:-2]].append(math.log(run["metrics"]["validation"]["perplexity"]))
+            for split, metrics in run["metrics"].items():
+                losses[split, epochs, name[:-2]].append(math.log(metrics["perplexity"]))
+            last_epoch = [
+                entry["loss"] for entry in run["log_history"] if entry["epoch"] > epochs - 1 and "loss" in entry
+            ]
+            trained[epochs, name[:-2]].append(sum(last_epoch) / len(last_epoch))
     mean = {model: sum(each) / len(each) for model, each in losses.items()}
-    freedom = sum(len(each) - 1 for each in losses.values())
-    squares = sum((each - mean[model]) ** 2 for model, values in losses.items() for each in values)
-    width = scipy.stats.t.ppf(0.975, freedom) * (squares / freedom) ** 0.5
 
-    def lead(weights, of="rk2_2"):
-        """The loss less that of two residual layers, a weighted sum over numbers of epochs, and its interval."""
+    def lead(weights, of="rk2_2", split="validation"):
+        """The loss less that of two residual layers, a weighted sum over numbers of epochs, and its interval: by one
+        deviation of all models."""
+        own = {model: each for model, each in losses.items() if model[0] == split}
+        freedom = sum(len(each) - 1 for each in own.values())
+        squares = sum((each - mean[model]) ** 2 for model, values in own.items() for each in values)
         terms = {
-            (epochs, name): sign * weight
+            (split, epochs, name): sign * weight
             for epochs, weight in weights.items()
             for name, sign in ((of, 1), ("residual_2", -1))
         }
         value = sum(weight * mean[model] for model, weight in terms.items())
-        half = width * sum(weight**2 / len(losses[model]) for model, weight in terms.items()) ** 0.5
+        half = sum(weight**2 / len(losses[model]) for model, weight in terms.items()) ** 0.5
+        half *= scipy.stats.t.ppf(0.975, freedom) * (squares / freedom) ** 0.5
         return value, value - half, value + half
 
     def side(epochs, of="rk2_2"):
         value = lead({epochs: 1}, of)[0]
         return f"{abs(value):.3f} {'above' if value > 0 else 'below'}"
 
-    last, change = lead({4: 1}), lead({1: 1, 4: -1})
-    assert last[2] < 0 < change[1]  # "established"
+    def below(epochs, split="validation"):
+        value, low, high = (f"{-each:.3f}" for each in lead({epochs: 1}, split=split))
+        return f"{value} below after {NUMBERS[epochs]} ({high} to {low})"
+
+    assert lead({4: 1})[2] < 0 and lead({8: 1})[2] < 0 < lead({1: 1, 8: -1})[1]
+    for scheme in ("euler2_2", "looped_2"):  # "no change is established"
+        assert lead({1: 1, 4: -1}, scheme)[1] < 0 < lead({1: 1, 4: -1}, scheme)[2]
     phi = {
         name: "{} ({})".format(*tables.phi_and_interval(sizes["mean"]))
         for name, sizes in module.verdict(tables.runs_of(f"epochs4_{LANGUAGE}"))["schemes"].items()
     }
-    trend = f"{side(1)} {{}} after one epoch, {side(2)} after two, {side(4)} after four"
+    fitted = {
+        epochs: statistics.mean(trained[epochs, "rk2_2"]) - statistics.mean(trained[epochs, "residual_2"])
+        for epochs in (4, 8)
+    }
+    trend = f"{side(1)} {{}} after one epoch, {side(2)} after two, "
     for says in (
-        "the loss of two layers of RK2 is " + trend.format("that of the residual model"),
-        "RK2 is " + trend.format("the residual model") + " ({:.3f} to {:.3f})".format(*last[1:]),
-        f"and {side(8)} after eight",
-        "{:.3f} ({:.3f} to {:.3f}; t-intervals".format(*change),
+        f"the loss of two layers of RK2 is {trend.format('that of the residual model')}{side(4)} after four and "
+        f"{side(8)} after eight",
+        f"its loss is {trend.format('that of the residual model')}{below(4)} and {below(8)}.",
+        "The change from one epoch to eight is {:.3f} ({:.3f} to {:.3f})".format(*lead({1: 1, 8: -1})),
+        f"On the test set RK2 is {below(4, 'test')} and {below(8, 'test')}.",
         f"Euler twice is {side(4, 'euler2_2')} and the looped stack {side(4, 'looped_2')}",
-        f"two more residual layers are {side(4, 'residual_4')}",
+        f"lower the loss by {-lead({4: 1}, 'residual_4')[0]:.3f}.",
+        f"training loss in the last epoch is {fitted[4]:.3f} above the residual model's, and {-fitted[8]:.3f} below",
         "phi is {rk2} for RK2, {euler2} for Euler twice and {looped} for the looped stack".format(**phi),
     ):
         assert says in text
+    perplexity = {epochs: math.expm1(lead({epochs: 1})[0]) for epochs in (1, 4, 8)}
+    assert (
+        f"two layers of RK2 have {perplexity[1]:.1%} more perplexity than two residual ones after one epoch, "
+        f"{-perplexity[4]:.1%} less after four and {-perplexity[8]:.1%} less after eight; four residual layers have "
+        f"{-math.expm1(lead({4: 1}, 'residual_4')[0]):.1%} less after four."
+    ) in words_of("README.md")
 
 
 def test_the_corpus_has_each_sentence_once_and_no_held_out_one_in_training(tmp_path):

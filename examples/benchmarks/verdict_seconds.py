@@ -7,8 +7,9 @@
 
 An update is that of the recipe on a CPU: forward, backward, clipping and a step of Muon, on one thread, with as many
 random tokens as the recipe's batches have: blocks of 128 or sentences of 11 tokens of a language model, pairs of 20
-tokens a side of a translation. In a round each model has one turn, so that drift of the machine hits all alike.
-Results are medians over the rounds. The machine should have nothing else to do.
+tokens a side of a translation. Losses are those of `--loss_chunk_size 0`, as in the runs that are recorded. In a round
+each model has one turn, so that drift of the machine hits all alike. Results are medians over the rounds. The machine
+should have nothing else to do.
 """
 
 import statistics

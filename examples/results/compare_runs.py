@@ -6,8 +6,8 @@
 
 Outputs are in folders beside the records of `run_queue.py`: `NAME_SEED.txt.gz` with translations, `NAME_SEED.nll.gz`
 with the log-likelihoods of lines. Those of earlier runs, which were not the queue's, are beside this file. The records
-of the comparisons have the results of `ode-transformer score bootstrap` by metric, first and second model. The command
-compares the outputs of other runs.
+of the comparisons have the results of `ode-transformer score bootstrap`, which compares the outputs of other runs too,
+by metric, first and second model.
 """
 
 import re

@@ -9,7 +9,7 @@ from torch.distributed._tools.mem_tracker import MemTracker
 from transformers import TrainerCallback
 
 import modeling_ode_transformer as ode
-from modeling_ode_transformer.training import losses
+from modeling_ode_transformer.training import losses, trainer
 from modeling_ode_transformer.training.losses import has_chunkable_loss, states_as_logits, summed_cross_entropy
 from modeling_ode_transformer.training.trainer import TokenSeq2SeqTrainer, TokenSeq2SeqTrainingArguments
 
@@ -82,16 +82,21 @@ def train(folder, model, **values):
 @pytest.mark.parametrize(
     "fields, optimize_for_cpu", [({}, True), ({"lm_head_bias": True, "tie_word_embeddings": False}, False)]
 )
-def test_a_trainer_has_the_same_gradients_and_losses(fields, optimize_for_cpu, tmp_path):
+def test_a_trainer_has_the_same_gradients_and_losses(fields, optimize_for_cpu, tmp_path, monkeypatch):
     """Over accumulated batches of several lengths, smoothed, divided by the target tokens of the update; no tensor has
     the logits of all tokens. Evaluation is as it was."""
     values = {"max_grad_norm": 0, "optim": "sgd", "optimize_for_cpu": optimize_for_cpu}
     expected = train(tmp_path, build(**fields, **WITHOUT_DROPOUT), **values, loss_chunk_size=0)
     model = build(**fields, **WITHOUT_DROPOUT)
-    with CountOperators() as counted:
-        actual = train(tmp_path, model, **values, loss_chunk_size=4, eval_strategy="no")
+    with monkeypatch.context() as patched, CountOperators() as counted:
+        patched.setattr(trainer, "MIN_LOSS_CHUNK_SIZE", 4)
+        actual = train(tmp_path, model, **values, eval_strategy="no")
     chunks = {shape[0] for name, shape in counted.calls if name == "_log_softmax"}
     assert chunks and chunks <= {1, 2, 3, 4}
+    monkeypatch.setattr(losses, "tokens_in_cache", lambda logits: 2)
+    with CountOperators() as counted:
+        train(tmp_path, build(**fields, **WITHOUT_DROPOUT), **values, loss_chunk_size=4, eval_strategy="no")
+    assert {shape[0] for name, shape in counted.calls if name == "_log_softmax"} == {1, 2}
     assert "forward" not in vars(model.lm_head)
     actual = train(tmp_path, build(**fields, **WITHOUT_DROPOUT), **values, loss_chunk_size=4)
     for own, others in zip(actual[0], expected[0], strict=True):
