@@ -70,7 +70,7 @@ SETTINGS = [
         heading="after four epochs",
         record=f"epochs4_{LANGUAGE}",
         summary=("language models, four epochs", "none", "0.006"),
-        # rates={"": f"rates_epochs4_{LANGUAGE}", "0.006": f"epochs4_{LANGUAGE}"},
+        rates={"": f"rates_epochs4_{LANGUAGE}", "0.006": f"epochs4_{LANGUAGE}"},
         seconds="verdict_seconds_sentences.json",
     ),
     Setting(

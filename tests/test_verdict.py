@@ -409,11 +409,12 @@ def test_the_page_says_of_longer_trainings_what_the_records_say(module, tables):
         value = lead({epochs: 1}, of)[0]
         return f"{abs(value):.3f} {'above' if value > 0 else 'below'}"
 
-    def below(epochs, split="validation"):
-        value, low, high = (f"{-each:.3f}" for each in lead({epochs: 1}, split=split))
+    def below(epochs, **of):
+        value, low, high = (f"{-each:.3f}" for each in lead({epochs: 1}, **of))
         return f"{value} below after {NUMBERS[epochs]} ({high} to {low})"
 
     assert lead({4: 1})[2] < 0 and lead({8: 1})[2] < 0 < lead({1: 1, 8: -1})[1]
+    assert lead({4: 1}, "euler2_2")[2] < 0 < lead({4: 1}, "looped_2")[2]
     for scheme in ("euler2_2", "looped_2"):  # "no change is established"
         assert lead({1: 1, 4: -1}, scheme)[1] < 0 < lead({1: 1, 4: -1}, scheme)[2]
     phi = {
@@ -430,8 +431,8 @@ def test_the_page_says_of_longer_trainings_what_the_records_say(module, tables):
         f"{side(8)} after eight",
         f"its loss is {trend.format('that of the residual model')}{below(4)} and {below(8)}.",
         "The change from one epoch to eight is {:.3f} ({:.3f} to {:.3f})".format(*lead({1: 1, 8: -1})),
-        f"On the test set RK2 is {below(4, 'test')} and {below(8, 'test')}.",
-        f"Euler twice is {side(4, 'euler2_2')} and the looped stack {side(4, 'looped_2')}",
+        f"On the test set RK2 is {below(4, split='test')} and {below(8, split='test')}.",
+        f"Euler twice is {below(4, of='euler2_2')}, and the looped stack {side(4, 'looped_2')} (not established).",
         f"lower the loss by {-lead({4: 1}, 'residual_4')[0]:.3f}.",
         f"training loss in the last epoch is {fitted[4]:.3f} above the residual model's, and {-fitted[8]:.3f} below",
         "phi is {rk2} for RK2, {euler2} for Euler twice and {looped} for the looped stack".format(**phi),
