@@ -57,7 +57,7 @@ MIN_LOSS_SCALE = 1e-4
 # The share of the updates in which the learning rate of `warmup_stable_decay` falls.
 DECAY_SHARE = 0.2
 # Logits are computed for this many tokens at a time in training, or for this share of a batch if that is more.
-MIN_LOSS_CHUNK_SIZE, LOSS_CHUNK_SHARE = 512, 1 / 16
+MIN_LOSS_CHUNK_SIZE, LOSS_CHUNK_SHARE = 1024, 1 / 16
 
 
 def losses_by_row(logits: torch.Tensor, labels: torch.Tensor, label_smoothing: float = 0.0) -> torch.Tensor:
@@ -407,7 +407,7 @@ class TokenTrainingArguments(ResumableTrainingArguments):
     loss_chunk_size: int | None = option(
         "Compute the logits and gradients of the training loss for this many tokens at a time, which "
         "saves memory; 0 takes all at once. Only models of this package on one device or under DDP support it; "
-        "default: a sixteenth of a batch, at least 512.",
+        "default: a sixteenth of a batch, at least 1024.",
         affects="call",
         least=0,
     )
@@ -467,7 +467,7 @@ class TokenSeq2SeqTrainingArguments(TokenTrainingArguments, Seq2SeqTrainingArgum
         optimize_for_cpu: On a CPU, replace modules by faster ones.
         muon_learning_rate: Peak learning rate of the matrices with `optim="muon"`.
         weight_ema: Decay of an average of the weights, with which the training ends. 0: none.
-        loss_chunk_size: Tokens whose logits are computed at a time. 0: all; None: a sixteenth of them, at least 512.
+        loss_chunk_size: Tokens whose logits are computed at a time. 0: all; None: a sixteenth of them, at least 1024.
         log_coefficients: Add the mean stage weights to the metrics of evaluations.
 
     Raises:
