@@ -17,6 +17,7 @@ from weakref import WeakValueDictionary
 
 import torch
 from torch import nn
+from torch.overrides import TorchFunctionMode
 from transformers import PreTrainedModel
 from transformers.loss.loss_utils import ForCausalLMLoss
 from transformers.utils import logging
@@ -31,6 +32,7 @@ HAS_ONEDNN = torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, 
 ONEDNN_PRODUCT = torch.ops.mkldnn._linear_pointwise.default if HAS_ONEDNN else None
 IS_X86 = torch.backends.cpu.get_cpu_capability() in ("AVX2", "AVX512")
 WEIGHTS = ("keep", "packed", "int8")
+MOST_KEYS = 256  # of `Float32Attention`
 
 
 # Entry points
@@ -108,6 +110,27 @@ def dropout(x: torch.Tensor, p: float, training: bool) -> torch.Tensor:
     bits = bits.view(torch.int16)
     is_kept = (bits[: x.numel()] >= dropped - 2**15).view(x.shape)
     return (x * is_kept).mul_(1 / (1 - dropped / 2**16))
+
+
+class Float32Attention(TorchFunctionMode):
+    """Within this context, attention to at most `MOST_KEYS` keys is computed in float32 under autocast. In bfloat16
+    the gradient of PyTorch's fused kernel for CPUs takes several times as long for so few keys."""
+
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        kwargs = kwargs or {}
+        if function is not nn.functional.scaled_dot_product_attention or not torch.is_autocast_enabled("cpu"):
+            return function(*args, **kwargs)
+        key = args[1] if len(args) > 1 else kwargs["key"]
+        if not key.is_cpu or key.shape[-2] > MOST_KEYS:
+            return function(*args, **kwargs)
+        with torch.autocast("cpu", enabled=False):
+            return function(*map(widened, args), **{name: widened(value) for name, value in kwargs.items()})
+
+
+def widened(value: Any) -> Any:
+    """Numbers of 16 bits as float32; anything else as it is."""
+    is_narrow = isinstance(value, torch.Tensor) and value.dtype in (torch.bfloat16, torch.float16)
+    return value.float() if is_narrow else value
 
 
 def tokens_in_cache(logits: torch.Tensor) -> int:

@@ -50,7 +50,8 @@ class BaseModelArguments:
     model_type: str = option("Architecture of a new model, unless --config_name sets it.", "ode_transformer")
     config_overrides: str | None = option(
         "Configuration fields of a new model, such as 'd_model=256,dropout=0.2', or a JSON object. "
-        "On the command line they are merged into a recipe's; '' drops the recipe's."
+        "On the command line they are merged into a recipe's, unless --config_name names another model; '' drops the "
+        "recipe's."
     )
     import_schemes: list[str] | None = option(
         "Python files that define your own coefficients and schemes, for use in --config_overrides. "
@@ -71,9 +72,8 @@ class BaseModelArguments:
             import_schemes(path)
         if self.model_name_or_path and (self.config_name or self.config_overrides):
             raise ValueError(
-                f"--model_name_or_path {self.model_name_or_path} brings its own configuration. Leave out "
-                "--config_name and --config_overrides (drop a recipe's with --config_overrides ''). To start from a "
-                "new model, leave out --model_name_or_path."
+                f"--model_name_or_path {self.model_name_or_path} brings its own configuration: leave out "
+                "--config_name and --config_overrides. To start from a new model, leave out --model_name_or_path."
             )
 
 
@@ -159,9 +159,9 @@ def parse_with_recipe(
     """Arguments from the command line, over those of a recipe: `--recipe NAME`, or a first argument that ends in
     `.json`.
 
-    The command line wins. Only its values of `MERGED` are merged over the recipe's, field by field; files or a dataset
-    that it names take the place of the recipe's (`without_replaced_files`). What the machine cannot do of a recipe's
-    precision is left out.
+    The command line wins. Only its values of `MERGED` are merged over the recipe's, field by field; a model, files or
+    a dataset that it names take the place of the recipe's (`without_replaced`). What the machine cannot do of a
+    recipe's precision is left out.
 
     Args:
         dataclass_types: The classes of the arguments.
@@ -182,7 +182,7 @@ def parse_with_recipe(
     if name is not None:
         recipe = read_recipe(recipe_file(name), declared.keys())
         alternatives = [pair for each in dataclass_types for pair in getattr(each, "ALTERNATIVES", ())]
-        recipe = without_replaced_files(recipe, given, declared, alternatives)
+        recipe = without_replaced(recipe, given, declared, alternatives)
     check_ranges(recipe | given, {name: RANGES.get(name, {}) | own for name, own in declared.items()})
     if name is None and preset:
         recipe, lines = preset(given)
@@ -205,12 +205,19 @@ def given_arguments(dataclass_types: tuple[type, ...], argv: list[str]) -> dict[
     return vars(parser.parse_known_args(argv)[0])
 
 
-def without_replaced_files(
+def replaced_by_model(given: dict) -> set[str]:
+    """The arguments of a recipe or preset that describe another model than the one that the command line names."""
+    if given.get("model_name_or_path"):
+        return {"config_name", "config_overrides", "wrap"}
+    return {"config_overrides"} if given.get("config_name") else set()
+
+
+def without_replaced(
     recipe: dict, given: dict, declared: Mapping[str, Mapping], alternatives: list[tuple[set[str], set[str]]]
 ) -> dict:
-    """A recipe without the files, or the configuration of its dataset, in whose place the command line names others:
-    another dataset replaces all of them, and files those of their `ALTERNATIVES`."""
-    replaced = set()
+    """A recipe without the model, the files or the configuration of its dataset, in whose place the command line names
+    others: another dataset replaces all files, and files those of their `ALTERNATIVES`."""
+    replaced = replaced_by_model(given)
     if given.get("dataset_name") not in (None, recipe.get("dataset_name")):
         replaced = {name for name, each in declared.items() if each.get("affects") == "files"}
     for pair in alternatives:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from itertools import chain, islice
 from typing import Any
 
-from .arguments import MERGED, WORKS, BaseDataArguments
+from .arguments import MERGED, WORKS, BaseDataArguments, replaced_by_model
 from .data import read_dataset
 from .task import Task
 
@@ -122,8 +122,7 @@ PRESETS = {
 }
 PAIRED = (("eval_strategy", "save_strategy"), ("eval_steps", "save_steps"))
 # Values for new models only.
-OF_NEW_MODELS = ("config_overrides", "vocab_size", "tokenizer_options", "num_train_epochs")
-OF_NEW_MODELS += ("optim", "muon_learning_rate", "learning_rate")
+OF_NEW_MODELS = ("vocab_size", "tokenizer_options", "num_train_epochs", "optim", "muon_learning_rate", "learning_rate")
 EVALUATION = ("eval_strategy", "eval_steps", "load_best_model_at_end", "metric_for_best_model")
 # What the log tells of a preset.
 TOLD = ("d_model", "encoder_layers", "decoder_layers", "encoder_solver", "decoder_solver", "vocab_size")
@@ -191,11 +190,9 @@ def preset_values(task: Task, name: str | None, given: dict) -> tuple[dict, list
 
 def unfit(given: dict, is_evaluated: bool) -> set[str]:
     """The arguments of a preset that do not go with those of the command line."""
-    found = set()
+    found = replaced_by_model(given)
     if given.get("model_name_or_path"):
         found |= {*OF_NEW_MODELS}
-    elif given.get("config_name"):
-        found.add("config_overrides")
     if "per_device_train_batch_size" in given or given.get("train_sampling_strategy") == "group_by_length":
         found.add("max_tokens_per_batch")
     if not is_evaluated:

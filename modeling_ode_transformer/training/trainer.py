@@ -33,7 +33,7 @@ from transformers import (
 )
 from transformers.trainer_utils import SchedulerType, has_length
 
-from ..inference.cpu import cross_entropy, optimize_for_cpu
+from ..inference.cpu import Float32Attention, cross_entropy, optimize_for_cpu
 from ..integration_ode_transformer import StageCoefficients
 from ..modeling_ode_transformer import OdeTransformerStack, shift_tokens_right
 from ..options import check_ranges, declarations, option
@@ -159,7 +159,8 @@ class TokenTrainerMixin(ResumableTrainerMixin):
         if self.compute_loss_func is not None:
             raise ValueError(f"{name} computes the loss, a mean over target tokens: leave out compute_loss_func.")
         self.compute_loss_func = self.mean_loss
-        if self.args.optimize_for_cpu and self.args.device.type == "cpu":
+        self._is_optimized = self.args.optimize_for_cpu and self.args.device.type == "cpu"
+        if self._is_optimized:
             optimize_for_cpu(self.model)
         self._set_signature_columns_if_needed()
         self._signature_columns.append("index")
@@ -313,7 +314,8 @@ class TokenTrainerMixin(ResumableTrainerMixin):
         index = inputs.pop("index", None)
         step = super().training_step
         compute = partial(self.step_in_parts, step) if self._finds_parts else step
-        loss = compute(model, inputs, *args, **kwargs)
+        with Float32Attention() if self._is_optimized and not self.args.torch_compile else nullcontext():
+            loss = compute(model, inputs, *args, **kwargs)
         self._update_index += [] if index is None else index.tolist()
         if not loss.isfinite():
             self._stop("loss", loss)

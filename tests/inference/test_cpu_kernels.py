@@ -220,3 +220,22 @@ def test_dropout_takes_any_size_and_layout(shape):
         assert torch.equal(gradient, expected if each is x else expected.mT)
         assert torch.equal(output, each * (output != 0) * scale)
     assert dropout(x, 0.0, True) is x and dropout(x, 0.5, False) is x and not dropout(x, 1.0, True).any()
+
+
+def test_attention_to_few_keys_is_computed_in_float32_under_autocast(monkeypatch):
+    """Of any model: here Llama's rotated queries are in float32 and its values in bfloat16."""
+    monkeypatch.setattr(cpu, "MOST_KEYS", 6)
+    attend = nn.functional.scaled_dot_product_attention
+    key = torch.randn(2, 3, 6, 8, dtype=torch.bfloat16)
+    query, value, mask = torch.randn(2, 3, 5, 8), torch.randn_like(key), torch.randn(2, 1, 5, 6, dtype=torch.bfloat16)
+    with torch.autocast("cpu", torch.bfloat16):
+        narrow = attend(query, key, value, attn_mask=mask)
+        with cpu.Float32Attention():
+            wide = attend(query, key, value, attn_mask=mask)
+            assert torch.equal(attend(query=query, key=key, value=value, attn_mask=mask), wide)
+            longer = attend(query, *(torch.cat([x, x], dim=2) for x in (key, value)))
+    assert narrow.dtype == longer.dtype == torch.bfloat16 and wide.dtype == torch.float32
+    scores = query.double() @ key.double().mT / 8**0.5 + mask.double()
+    assert_close(wide, (scores.softmax(-1) @ value.double()).float())
+    with cpu.Float32Attention():
+        assert attend(key, key, key).dtype == torch.bfloat16  # no autocast

@@ -238,12 +238,15 @@ def test_command_line_overrides_change_single_fields_of_a_recipe(tmp_path):
             MODEL | {"decoder_solver": "midpoint", "d_model": 64},
         ),
         (["--config_overrides", '{"decoder_vocab_size": null}'], MODEL | {"decoder_vocab_size": None}),
-        (["--config_overrides", "", "--model_name_or_path", "somewhere"], {}),
+        (["--config_overrides", ""], {}),
+        (["--config_name", "llama", "--config_overrides", "hidden_size=64"], {"hidden_size": 64}),  # another model
+        (["--model_name_or_path", "somewhere"], {}),
     ):
         model_args, _, _ = parse_arguments(language_model.LANGUAGE_MODEL, argv + given)
         assert parse_overrides(model_args.config_overrides) == expected
-    with pytest.raises(ValueError, match=r"brings its own configuration.*drop a recipe's with --config_overrides ''"):
-        parse_arguments(language_model.LANGUAGE_MODEL, [*argv, "--model_name_or_path", "somewhere"])
+    argv += ["--model_name_or_path", "somewhere", "--config_overrides", "d_model=64"]
+    with pytest.raises(ValueError, match="brings its own configuration: leave out --config_name"):
+        parse_arguments(language_model.LANGUAGE_MODEL, argv)
 
 
 def test_tokenizers_that_do_not_fit_are_refused(run, corpus, tmp_path):

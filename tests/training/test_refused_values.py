@@ -109,10 +109,7 @@ LANGUAGE_MODELS = [
     (LEARNED | {"block_size": 1025}, "example has 1025 tokens, but the model's .*is 1024: give"),
     ({"metric_for_best_model": "perplexity", "greater_is_better": True}, "leave out --greater_is_better True"),
     ({"tokenizer_model_type": "bpe"}, r"Vocabulary size too high \(8000\)\. Please set it"),
-    (
-        {"model_name_or_path": "somewhere", "wrap": "solver=rk2"},
-        r"--wrap solver=rk2 is for new models: leave it out \(drop a recipe's with --wrap ''\)",
-    ),
+    ({"model_name_or_path": "somewhere", "wrap": "solver=rk2"}, "--wrap solver=rk2 is for new models: leave it out"),
     ({"wrap": "solvr=rk2", "config_name": "llama"}, "--wrap solvr=rk2: .*solvr"),
 ]
 CLASSIFICATIONS = [

@@ -15,6 +15,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from torch.distributed.fsdp import StateDictType
+from torch.overrides import TorchFunctionMode
 from transformers import (
     DataCollatorForSeq2Seq,
     EarlyStoppingCallback,
@@ -307,6 +308,21 @@ def test_the_latest_of_equal_checkpoints_is_the_best_and_no_improvement(tmp_path
         assert (trainer.state.best_global_step, trainer.state.global_step) == (best, last)
         trainer.state.global_step = best
         assert trainer.evaluate()["eval_loss"] == trainer.state.best_metric == losses[best]
+
+
+@pytest.mark.parametrize("is_optimized", [True, False])
+def test_attention_is_trained_in_float32_on_a_cpu(is_optimized, tmp_path):
+    found = []
+
+    class Record(TorchFunctionMode):
+        def __torch_function__(self, function, types, args=(), kwargs=None):
+            if function is torch.nn.functional.scaled_dot_product_attention:
+                found.append((args[0].dtype, torch.is_autocast_enabled("cpu")))
+            return function(*args, **(kwargs or {}))
+
+    with Record():
+        trainer_for(tmp_path, new_model(), bf16=True, optimize_for_cpu=is_optimized, max_steps=1).train()
+    assert set(found) == {(torch.float32, False) if is_optimized else (torch.bfloat16, True)}
 
 
 def test_greedy_searches_have_no_options_of_beams(monkeypatch, tmp_path):

@@ -105,8 +105,8 @@ class ModelArguments(BaseModelArguments):
         super().__post_init__()
         if self.model_name_or_path and self.wrap:
             raise ValueError(
-                f"--wrap {self.wrap} is for new models: leave it out (drop a recipe's with --wrap ''), or leave out "
-                f"--model_name_or_path {self.model_name_or_path}."
+                f"--wrap {self.wrap} is for new models: leave it out, or leave out --model_name_or_path "
+                f"{self.model_name_or_path}."
             )
 
 
