@@ -151,6 +151,15 @@ WIDE_SENTENCES |= {
     for n in (2, 4)
     for name in ("rk2", "euler2", "looped", "residual_step2", "rk4")
 }
+# Decoders of today's kind, with rotated positions, gated feed-forward sublayers and RMS norms.
+LLAMA = {"hidden_size": 128, "intermediate_size": 344, "num_attention_heads": 4, "num_key_value_heads": 4}
+LLAMA |= {"tie_word_embeddings": True}
+WRAPPED = {
+    "residual": {"solver": "euler"},
+    "rk2": {"solver": "rk2", "coefficients": "fixed"},
+    "euler2": {"solver": "euler", "steps_per_layer": 2},
+}
+LLAMAS = [("residual", 2), ("rk2", 2), ("euler2", 2), ("residual", 1), ("residual", 4), ("residual", 8)]
 # Small encoders of translation models, in trainings of a few minutes, which vary less with the seed than
 # language models of running text.
 SMALL = {"d_model": 128, "encoder_ffn_dim": 512, "decoder_ffn_dim": 512, "encoder_layers": 2, "decoder_layers": 2}
@@ -341,6 +350,14 @@ def verdict_runs() -> list[Run]:
         for part, (models, *arguments) in parts.items()
         for seed in SEEDS
         for name, fields in models.items()
+    ]
+    runs += [
+        language_model(
+            *(f"verdict_llama/tatoeba_sentences/{name}_{n}_{seed}", seed, LLAMA | {"num_hidden_layers": n}),
+            *(SENTENCE_RATE, "--config_name", "llama", "--wrap", json.dumps(WRAPPED[name])),
+        )
+        for seed in SEEDS
+        for name, n in LLAMAS
     ]
     recipe = "multi30k_en_de_fast"
     runs += [

@@ -103,25 +103,33 @@ def fit(x: Sequence[float], loss: Sequence[float]) -> Curve:
     return Curve(float(floors[i]), float(scales[i] * unit ** ALPHAS[i]), float(ALPHAS[i]))
 
 
+def stack_of(model: Mapping[str, Any]) -> tuple[int, float]:
+    """The parameters of a model's repeated stack, and how often each of its layers is evaluated: of a model of this
+    package or of a Llama with integrated layers."""
+    config, evaluations = model["config"], model["function_evaluations"]
+    if not isinstance(evaluations, Mapping):
+        width, layers = config["hidden_size"], config["num_hidden_layers"]
+        # Four projections of the attention, three of the feed-forward sublayer, and two norms, without biases.
+        return layers * width * (4 * width + 3 * config["intermediate_size"] + 2), evaluations / layers
+    stack, counts = next(iter(evaluations.items()))
+    width, inner = config["d_model"], config[f"{stack}_ffn_dim"]
+    # Four projections of the attention, two of the feed-forward sublayer, two norms, and the keys of distances.
+    block = 4 * width * (width + 1) + 2 * width * inner + inner + width + 4 * width
+    if distance := config["max_relative_position"]:
+        block += (2 * distance + 1) * width // config[f"{stack}_attention_heads"]
+    return len(counts) * block, sum(counts) / len(counts)
+
+
 def point_of(name: str, run: Mapping[str, Any], seconds: Mapping[str, float] | None = None) -> Point:
     """The point of a run of `collect_runs.py`. `seconds` are those of an update, by SCHEME_SIZE."""
     scheme, size, seed = name.rsplit("_", 2)
     if seconds is not None and f"{scheme}_{size}" not in seconds:
         raise ValueError(f"The seconds of {scheme}_{size} are missing, which verdict_seconds.py measures.")
     spent = None if seconds is None else seconds[f"{scheme}_{size}"] * run["training"]["updates"]
-    model = run["model"]
-    config, evaluations = model["config"], model["function_evaluations"]
-    stack = next(iter(evaluations))
-    counts = evaluations[stack]
-    width, inner = config["d_model"], config[f"{stack}_ffn_dim"]
-    # Four projections of the attention, two of the feed-forward sublayer, two norms, and the keys of distances.
-    block = 4 * width * (width + 1) + 2 * width * inner + inner + width + 4 * width
-    if distance := config["max_relative_position"]:
-        block += (2 * distance + 1) * width // config[f"{stack}_attention_heads"]
-    parameters = len(counts) * block
+    parameters, evaluations = stack_of(run["model"])
     metrics = run["metrics"]["validation"]
     return Point(
-        *(scheme, size, seed, parameters, sum(counts) / len(counts)),
+        *(scheme, size, seed, parameters, evaluations),
         *(math.log(metrics["perplexity"]), spent),
     )
 
