@@ -14,8 +14,10 @@ import numpy as np
 import pytest
 import scipy.stats
 import torch
+from transformers import AutoModelForCausalLM, LlamaConfig
 
-from modeling_ode_transformer import OdeTransformerDecoderConfig, OdeTransformerForCausalLM
+from modeling_ode_transformer import OdeTransformerDecoderConfig, OdeTransformerForCausalLM, depth
+from modeling_ode_transformer.hub.model_card import integrated_facts
 
 from .conftest import EXAMPLES
 
@@ -152,6 +154,15 @@ def test_the_parameters_are_those_of_the_blocks(module):
     run = made_up(seeds=(1,))["residual_a_1"]
     count = sum(parameter.numel() for parameter in model.model.layers.parameters())
     assert module.point_of("residual_a_1", run).parameters == count
+
+
+def test_the_parameters_of_a_llama_are_those_of_its_layers(module):
+    """The record of a run holds the fields of its card."""
+    sizes = {"hidden_size": 24, "intermediate_size": 40, "num_attention_heads": 2, "num_key_value_heads": 2}
+    config = LlamaConfig(**sizes, num_hidden_layers=3, vocab_size=9)
+    model = AutoModelForCausalLM.from_config(depth.config(config, solver="rk2", coefficients="fixed"))
+    count = sum(parameter.numel() for parameter in model.model.layers.parameters())
+    assert module.stack_of(integrated_facts(model)) == (count, 2)
 
 
 def test_the_page_has_the_phi_of_the_records(module):
