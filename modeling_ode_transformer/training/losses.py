@@ -2,15 +2,15 @@
 """Cross entropy of a language modeling head in chunks of tokens: the logits, by far the largest tensors of a training
 step, are never in memory as a whole."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import nn
 
 from ..inference.cpu import tokens_in_cache
 from ..layers_ode_transformer import autocast_dtype
-from ..modeling_ode_transformer import OdeTransformerPreTrainedModel
 
 
 class SummedCrossEntropy(torch.autograd.Function):
@@ -104,15 +104,30 @@ def summed_divergence(
 
 
 def has_chunkable_loss(model: nn.Module, is_replicated: bool = False) -> bool:
-    """Whether the model is one of this package whose language modeling head is a plain linear layer. If processes
-    replicate it (DDP), the head must be tied to the rest of the model: DDP would take other parameters as unused."""
+    """Whether the language modeling head of the model is a plain linear layer. If processes replicate it (DDP), the
+    head must be tied to the rest of the model: DDP would take other parameters as unused."""
     head = getattr(model, "lm_head", None)
-    if not isinstance(model, OdeTransformerPreTrainedModel) or not isinstance(head, nn.Linear):
+    if not isinstance(head, nn.Linear):
         return False
     if type(head.weight) is not nn.Parameter or hasattr(head, "base_layer"):
         return False
     others = {id(each) for part in model.modules() if part is not head for each in part.parameters(recurse=False)}
     return not is_replicated or all(id(parameter) in others for parameter in head.parameters())
+
+
+def returns_outputs_of_head(model: Any, inputs: Mapping[str, torch.Tensor]) -> bool:
+    """Whether the logits of the model are what its head computes, found with the first example of a batch. Some models
+    change them afterwards: Gemma 2 caps them, Granite scales them."""
+    first = {name: value[:1] for name, value in inputs.items() if name != "labels"}
+    outputs, was_training = [], model.training
+    hook = model.lm_head.register_forward_hook(lambda module, args, output: outputs.append(output))
+    try:
+        with torch.no_grad():
+            logits = model.eval()(**first).logits
+    finally:
+        hook.remove()
+        model.train(was_training)
+    return len(outputs) == 1 and torch.equal(outputs[0], logits)
 
 
 def identity(states: torch.Tensor) -> torch.Tensor:

@@ -35,13 +35,13 @@ from transformers.trainer_utils import SchedulerType, has_length
 
 from ..inference.cpu import Float32Attention, cross_entropy, optimize_for_cpu
 from ..integration_ode_transformer import StageCoefficients
-from ..modeling_ode_transformer import OdeTransformerStack, shift_tokens_right
+from ..modeling_ode_transformer import OdeTransformerPreTrainedModel, OdeTransformerStack, shift_tokens_right
 from ..options import check_ranges, declarations, option
 from ..pipeline_ode_transformer import save_pipeline_code
 from ..texts_ode_transformer import TARGET_TOKENIZER, without_truncation
 from .arguments import has_fast_bf16
 from .checkpoints import update_number
-from .losses import has_chunkable_loss, states_as_logits, summed_cross_entropy
+from .losses import has_chunkable_loss, returns_outputs_of_head, states_as_logits, summed_cross_entropy
 from .muon import Muon, muon_groups
 from .resumption import ResumableTrainerMixin, ResumableTrainingArguments
 from .samplers import TokenBudgetBatchSampler, pair_lengths
@@ -166,6 +166,7 @@ class TokenTrainerMixin(ResumableTrainerMixin):
         self._signature_columns.append("index")
         self._update_index = []
         self._finds_parts = False
+        self._logits_are_last: bool | None = None
         self._update, self._update_batches = -1, []
         self._generates = False
         if self.args.weight_ema:
@@ -253,7 +254,7 @@ class TokenTrainerMixin(ResumableTrainerMixin):
         return super().create_scheduler(num_training_steps, optimizer)
 
     def compute_loss(self, model, inputs, *args, **kwargs):
-        head = self.head_of_chunks(model)
+        head = self.head_of_chunks(model, inputs)
         if head is None:
             return super().compute_loss(model, inputs, *args, **kwargs)
         self.compute_loss_func = partial(self.mean_loss, head=head)
@@ -263,12 +264,16 @@ class TokenTrainerMixin(ResumableTrainerMixin):
         finally:
             self.compute_loss_func = self.mean_loss
 
-    def head_of_chunks(self, model: torch.nn.Module) -> torch.nn.Linear | None:
+    def head_of_chunks(self, model: torch.nn.Module, inputs: dict) -> torch.nn.Linear | None:
         """The output projection, if losses are computed in chunks of tokens; None otherwise."""
         base = self.accelerator.unwrap_model(model, keep_torch_compile=False)
         is_split = self.is_fsdp_enabled or self.is_deepspeed_enabled or self.args.n_gpu > 1
-        is_chunked = self.args.loss_chunk_size != 0 and not is_split
-        return base.lm_head if is_chunked and has_chunkable_loss(base, self.args.world_size > 1) else None
+        if self.args.loss_chunk_size == 0 or is_split or not has_chunkable_loss(base, self.args.world_size > 1):
+            return None
+        if self._logits_are_last is None:
+            is_own = isinstance(base, OdeTransformerPreTrainedModel)
+            self._logits_are_last = is_own or returns_outputs_of_head(base, inputs)
+        return base.lm_head if self._logits_are_last else None
 
     def loss_chunk_size(self, tokens: int) -> int:
         """The number of a batch's tokens whose logits are in memory at a time in training."""
@@ -407,9 +412,9 @@ class TokenTrainingArguments(ResumableTrainingArguments):
         "On a CPU, train with faster kernels than PyTorch's defaults.", True, affects="call"
     )
     loss_chunk_size: int | None = option(
-        "Compute the logits and gradients of the training loss for this many tokens at a time, which "
-        "saves memory; 0 takes all at once. Only models of this package on one device or under DDP support it; "
-        "default: a sixteenth of a batch, at least 1024.",
+        "Compute the logits and gradients of the training loss for this many tokens at a time, which saves memory; "
+        "0 takes all at once, as do models that change the logits of their head, and those that FSDP or DeepSpeed "
+        "split; default: a sixteenth of a batch, at least 1024.",
         affects="call",
         least=0,
     )

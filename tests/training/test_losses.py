@@ -6,12 +6,13 @@ import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.distributed._tools.mem_tracker import MemTracker
-from transformers import TrainerCallback
+from transformers import AutoConfig, AutoModelForCausalLM, TrainerCallback
 
 import modeling_ode_transformer as ode
 from modeling_ode_transformer.training import losses, trainer
 from modeling_ode_transformer.training.losses import has_chunkable_loss, states_as_logits, summed_cross_entropy
-from modeling_ode_transformer.training.trainer import TokenSeq2SeqTrainer, TokenSeq2SeqTrainingArguments
+from modeling_ode_transformer.training.tasks.language_model import LanguageModelTrainer
+from modeling_ode_transformer.training.trainer import TokenSeq2SeqTrainer
 
 from ..conftest import WITHOUT_DROPOUT, build
 from ..operators import CountOperators
@@ -47,6 +48,31 @@ def test_a_head_of_its_own_is_not_chunked_where_processes_replicate_the_model():
     assert not has_chunkable_loss(build(ode.OdeTransformerModel))
 
 
+@pytest.mark.parametrize("kind, is_chunked", [("llama", True), ("ode_llama", True), ("gemma2", False)])
+def test_other_models_are_chunked_if_nothing_follows_their_head(kind, is_chunked, tmp_path, monkeypatch):
+    """Gemma 2 caps its logits. Gradients and losses are those of all logits at once."""
+    sizes = {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2, "num_attention_heads": 2}
+    sizes |= {"num_key_value_heads": 2, "vocab_size": 64, "pad_token_id": 1}
+    config = AutoConfig.for_model(kind.removeprefix("ode_"), **sizes, attention_dropout=0.0)
+    if kind.startswith("ode_"):
+        config = ode.depth.config(config, solver="rk2")
+    monkeypatch.setattr(trainer, "MIN_LOSS_CHUNK_SIZE", 4)
+    values, found = {"max_grad_norm": 0, "optim": "sgd", "eval_strategy": "no"}, []
+    for size in (None, 0):
+        torch.manual_seed(0)
+        model = AutoModelForCausalLM.from_config(config)
+        with CountOperators() as counted:
+            found.append(train(tmp_path, model, LanguageModelTrainer, **values, loss_chunk_size=size))
+        shapes = [shape for name, shape in counted.calls if name == "_log_softmax"]
+        assert (max(shape[0] for shape in shapes) <= 4) == (is_chunked and size is None)
+    (gradients, log), (others, other_log) = found
+    for own, other in zip(gradients, others, strict=True):
+        for name, gradient in own.items():
+            torch.testing.assert_close(gradient, other[name], rtol=0, atol=1e-6 * other[name].abs().max().clamp(1))
+    for own, other in zip(log[:2], other_log, strict=False):
+        assert own["loss"] == pytest.approx(other["loss"], rel=1e-6)
+
+
 class Gradients(TrainerCallback):
     """Those of each update."""
 
@@ -57,8 +83,9 @@ class Gradients(TrainerCallback):
         self.updates.append({name: parameter.grad.clone() for name, parameter in model.named_parameters()})
 
 
-def train(folder, model, **values):
-    """Trains on pairs of several lengths; returns the gradients of the updates, and the logs."""
+def train(folder, model, trainer_class=TokenSeq2SeqTrainer, **values):
+    """Trains on pairs of several lengths, a language model on their sources; returns the gradients of the updates, and
+    the logs."""
     generator = torch.Generator().manual_seed(0)
     draw = lambda length: torch.randint(4, 61, (length,), generator=generator)  # noqa: E731
     pairs = [{"input_ids": draw(3 + number % 4), "labels": draw(2 + number % 5)} for number in range(12)]
@@ -67,14 +94,15 @@ def train(folder, model, **values):
         pad = nn.utils.rnn.pad_sequence
         ids = pad([pair["input_ids"] for pair in pairs], batch_first=True, padding_value=1)
         labels = pad([pair["labels"] for pair in pairs], batch_first=True, padding_value=-100)
+        labels = torch.where(ids == 1, -100, ids) if trainer_class is LanguageModelTrainer else labels
         return {"input_ids": ids, "attention_mask": (ids != 1).long(), "labels": labels}
 
     options = {"max_steps": 2, "per_device_train_batch_size": 3, "gradient_accumulation_steps": 2, "logging_steps": 1}
     options |= {"eval_strategy": "steps", "eval_steps": 1, "save_strategy": "no", "report_to": "none"}
     options |= {"label_smoothing_factor": 0.1, "use_cpu": True, "learning_rate": 1e-2}
-    arguments = TokenSeq2SeqTrainingArguments(str(folder), **options | values)
+    arguments = trainer_class.arguments_class(str(folder), **options | values)
     gradients, data = Gradients(), {"train_dataset": pairs, "eval_dataset": pairs[:5]}
-    trainer = TokenSeq2SeqTrainer(model=model, args=arguments, data_collator=collate, callbacks=[gradients], **data)
+    trainer = trainer_class(model=model, args=arguments, data_collator=collate, callbacks=[gradients], **data)
     trainer.train()
     return gradients.updates, trainer.state.log_history
 

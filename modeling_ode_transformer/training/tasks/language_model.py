@@ -426,9 +426,9 @@ class LanguageModelTrainer(TokenTrainerMixin, Trainer):
         self.teacher = None if teacher is None else teacher.to(self.args.device)
         self.teacher_temperature, self.teacher_weight = teacher_temperature, teacher_weight
 
-    def head_of_chunks(self, model):
+    def head_of_chunks(self, model, inputs):
         # The divergence needs the logits.
-        return None if self.teacher is not None else super().head_of_chunks(model)
+        return None if self.teacher is not None else super().head_of_chunks(model, inputs)
 
     def compute_loss(self, model, inputs, *args, **kwargs):
         if self.teacher is None:
