@@ -75,6 +75,12 @@ SETTINGS = [
     ),
     Setting(
         page=MAIN,
+        heading="after eight epochs",
+        record=f"epochs8_{LANGUAGE}",
+        summary=("language models, eight epochs", "none", "0.006"),
+    ),
+    Setting(
+        page=MAIN,
         heading="of wider language models",
         record=WIDER,
         summary=("language models, wider", "none", "0.006"),

@@ -310,13 +310,14 @@ def copying(path: Path) -> None:
 
 
 def verdict(path: Path) -> None:
-    """Validation loss over the parameters of the layers, of language models of two widths and of encoders on Tatoeba
+    """Validation loss over the parameters of the layers, of language models of several kinds and of encoders on Tatoeba
     and Multi30k: the means of the residual models with their fit, and the schemes, each with a line to the residual
     model that reaches the same loss."""
-    chart, axes = figure(8.4, 10.5, nrows=3, ncols=2)
+    chart, axes = figure(8.4, 14, nrows=4, ncols=2)
     titles = {
         "tatoeba_sentences": "language models, width 128",
         "epochs4_tatoeba_sentences": "language models, four epochs",
+        "epochs8_tatoeba_sentences": "language models, eight epochs",
         "wide_tatoeba_sentences": "language models, width 256",
     }
     titles |= {"tatoeba_en_de_small_fast": "Tatoeba, best rate"}
