@@ -444,15 +444,15 @@ def test_the_page_says_of_longer_trainings_what_the_records_say(module, tables):
         f"its loss is {trend.format('that of the residual model')}{below(4)} and {below(8)}.",
         "The change from one epoch to eight is {:.3f} ({:.3f} to {:.3f})".format(*lead({1: 1, 8: -1})),
         f"On the test set RK2 is {below(4, split='test')} and {below(8, split='test')}.",
-        f"Euler twice is {below(4, of='euler2_2')} and {below(8, of='euler2_2')}; the change from one epoch to eight is "
-        "{:.3f} ({:.3f} to {:.3f})".format(*lead({1: 1, 8: -1}, "euler2_2")),
+        f"Euler twice is {below(4, of='euler2_2')} and {below(8, of='euler2_2')}; the change from one epoch to eight "
+        "is {:.3f} ({:.3f} to {:.3f})".format(*lead({1: 1, 8: -1}, "euler2_2")),
         f"The looped stack is {side(4, 'looped_2')} after four (not established).",
         f"lower the loss by {gains[4]:.3f} after four epochs and by {gains[8]:.3f} after eight.",
         f"the training loss of four layers is {-fitted(8, 'residual_4'):.3f} below that of two",
         f"RK2's training loss is {fitted(4, 'rk2_2'):.3f} above the residual model's after four epochs and "
-        f"{-fitted(8, 'rk2_2'):.3f} below after eight, and that of Euler twice {-fitted(8, 'euler2_2'):.3f} below after",
-        "phi is {rk2_4} for RK2, {euler2_4} for Euler twice and {looped_4} for the looped stack after four epochs, and "
-        "{rk2_8} for RK2 and {euler2_8} for Euler twice after eight".format(**phi),
+        f"{-fitted(8, 'rk2_2'):.3f} below after eight, and that of Euler twice {-fitted(8, 'euler2_2'):.3f} below",
+        "phi is {rk2_4} for RK2, {euler2_4} for Euler twice and {looped_4} for the looped stack after four epochs, "
+        "and {rk2_8} for RK2 and {euler2_8} for Euler twice after eight".format(**phi),
         "after eight epochs phi is {rk2_8} for RK2 and {euler2_8} for two Euler steps".format(**phi),
     ):
         assert says in text

@@ -310,8 +310,8 @@ def copying(path: Path) -> None:
 
 
 def verdict(path: Path) -> None:
-    """Validation loss over the parameters of the layers, of language models of several kinds and of encoders on Tatoeba
-    and Multi30k: the means of the residual models with their fit, and the schemes, each with a line to the residual
+    """Validation loss over the parameters of the layers, of several language models and of encoders on Tatoeba and
+    Multi30k: the means of the residual models with their fit, and the schemes, each with a line to the residual
     model that reaches the same loss."""
     chart, axes = figure(8.4, 14, nrows=4, ncols=2)
     titles = {

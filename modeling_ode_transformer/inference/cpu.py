@@ -17,7 +17,6 @@ from weakref import WeakValueDictionary
 
 import torch
 from torch import nn
-from torch.overrides import TorchFunctionMode
 from transformers import PreTrainedModel
 from transformers.loss.loss_utils import ForCausalLMLoss
 from transformers.utils import logging
@@ -32,7 +31,7 @@ HAS_ONEDNN = torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, 
 ONEDNN_PRODUCT = torch.ops.mkldnn._linear_pointwise.default if HAS_ONEDNN else None
 IS_X86 = torch.backends.cpu.get_cpu_capability() in ("AVX2", "AVX512")
 WEIGHTS = ("keep", "packed", "int8")
-MOST_KEYS = 256  # of `Float32Attention`
+MOST_KEYS = 128  # of `attention_in_float32`
 
 
 # Entry points
@@ -112,19 +111,25 @@ def dropout(x: torch.Tensor, p: float, training: bool) -> torch.Tensor:
     return (x * is_kept).mul_(1 / (1 - dropped / 2**16))
 
 
-class Float32Attention(TorchFunctionMode):
-    """Within this context, attention to at most `MOST_KEYS` keys is computed in float32 under autocast. In bfloat16
-    the gradient of PyTorch's fused kernel for CPUs takes several times as long for so few keys."""
+@contextmanager
+def attention_in_float32() -> Iterator[None]:
+    """Within this context, `scaled_dot_product_attention` to at most `MOST_KEYS` keys is computed in float32 under
+    autocast. In bfloat16 the gradient of PyTorch's fused kernel for CPUs takes several times as long for so few."""
+    attend = nn.functional.scaled_dot_product_attention
 
-    def __torch_function__(self, function, types, args=(), kwargs=None):
-        kwargs = kwargs or {}
-        if function is not nn.functional.scaled_dot_product_attention or not torch.is_autocast_enabled("cpu"):
-            return function(*args, **kwargs)
-        key = args[1] if len(args) > 1 else kwargs["key"]
-        if not key.is_cpu or key.shape[-2] > MOST_KEYS:
-            return function(*args, **kwargs)
+    def attend_in_float32(query, key, *args, **kwargs):
+        if not key.is_cpu or key.shape[-2] > MOST_KEYS or not torch.is_autocast_enabled("cpu"):
+            return attend(query, key, *args, **kwargs)
+        args, kwargs = map(widened, args), {name: widened(value) for name, value in kwargs.items()}
         with torch.autocast("cpu", enabled=False):
-            return function(*map(widened, args), **{name: widened(value) for name, value in kwargs.items()})
+            return attend(widened(query), widened(key), *args, **kwargs)
+
+    # Not a mode of torch functions, which would not last through a backward pass with checkpoints.
+    nn.functional.scaled_dot_product_attention = attend_in_float32
+    try:
+        yield
+    finally:
+        nn.functional.scaled_dot_product_attention = attend
 
 
 def widened(value: Any) -> Any:

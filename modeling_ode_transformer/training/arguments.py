@@ -205,11 +205,12 @@ def given_arguments(dataclass_types: tuple[type, ...], argv: list[str]) -> dict[
     return vars(parser.parse_known_args(argv)[0])
 
 
-def replaced_by_model(given: dict) -> set[str]:
+def replaced_by_model(recipe: dict, given: dict) -> set[str]:
     """The arguments of a recipe or preset that describe another model than the one that the command line names."""
     if given.get("model_name_or_path"):
         return {"config_name", "config_overrides", "wrap"}
-    return {"config_overrides"} if given.get("config_name") else set()
+    is_another = given.get("config_name") not in (None, recipe.get("config_name"))
+    return {"model_name_or_path", "config_overrides"} if is_another else set()
 
 
 def without_replaced(
@@ -217,9 +218,9 @@ def without_replaced(
 ) -> dict:
     """A recipe without the model, the files or the configuration of its dataset, in whose place the command line names
     others: another dataset replaces all files, and files those of their `ALTERNATIVES`."""
-    replaced = replaced_by_model(given)
+    replaced = replaced_by_model(recipe, given)
     if given.get("dataset_name") not in (None, recipe.get("dataset_name")):
-        replaced = {name for name, each in declared.items() if each.get("affects") == "files"}
+        replaced |= {name for name, each in declared.items() if each.get("affects") == "files"}
     for pair in alternatives:
         for one, other in (pair, pair[::-1]):
             replaced |= other if one & given.keys() else set()

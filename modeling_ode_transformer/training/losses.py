@@ -2,8 +2,8 @@
 """Cross entropy of a language modeling head in chunks of tokens: the logits, by far the largest tensors of a training
 step, are never in memory as a whole."""
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import torch
@@ -115,34 +115,46 @@ def has_chunkable_loss(model: nn.Module, is_replicated: bool = False) -> bool:
     return not is_replicated or all(id(parameter) in others for parameter in head.parameters())
 
 
-def returns_outputs_of_head(model: Any, inputs: Mapping[str, torch.Tensor]) -> bool:
-    """Whether the logits of the model are what its head computes, found with the first example of a batch. Some models
-    change them afterwards: Gemma 2 caps them, Granite scales them."""
-    first = {name: value[:1] for name, value in inputs.items() if name != "labels"}
-    outputs, was_training = [], model.training
-    hook = model.lm_head.register_forward_hook(lambda module, args, output: outputs.append(output))
+def returns_outputs_of_head(model: Any, inputs: Mapping[str, Any]) -> bool:
+    """Whether the logits of the model are what its head computes, found with a batch. Some models change them
+    afterwards: Gemma 2 caps them, BART adds a bias."""
+    head, was_training, outputs = model.lm_head, model.training, []
+
+    def without_memory(states):
+        output = states.new_zeros((), dtype=torch.float32).expand(*states.shape[:-1], head.out_features)
+        outputs.append(output)
+        return output
+
     try:
-        with torch.no_grad():
-            logits = model.eval()(**first).logits
+        with torch.no_grad(), replaced_forward(head, without_memory):
+            logits = model.eval()(**{name: value for name, value in inputs.items() if name != "labels"}).logits
+    except torch.OutOfMemoryError:
+        raise
+    except RuntimeError:  # the model writes into the output of its head
+        return False
     finally:
-        hook.remove()
         model.train(was_training)
-    return len(outputs) == 1 and torch.equal(outputs[0], logits)
+    return len(outputs) == 1 and logits is outputs[0]
 
 
 def identity(states: torch.Tensor) -> torch.Tensor:
     return states
 
 
-@contextmanager
-def states_as_logits(head: nn.Linear) -> Iterator[None]:
+def states_as_logits(head: nn.Linear) -> AbstractContextManager[None]:
     """Within the context, a model with this head returns states instead of logits."""
-    saved = vars(head).get("forward")
-    head.forward = identity
+    return replaced_forward(head, identity)
+
+
+@contextmanager
+def replaced_forward(module: nn.Module, forward: Callable[[torch.Tensor], torch.Tensor]) -> Iterator[None]:
+    """Within the context, a module computes another function."""
+    saved = vars(module).get("forward")
+    module.forward = forward
     try:
         yield
     finally:
         if saved is None:
-            del head.forward
+            del module.forward
         else:
-            head.forward = saved
+            module.forward = saved

@@ -190,7 +190,7 @@ def preset_values(task: Task, name: str | None, given: dict) -> tuple[dict, list
 
 def unfit(given: dict, is_evaluated: bool) -> set[str]:
     """The arguments of a preset that do not go with those of the command line."""
-    found = replaced_by_model(given)
+    found = replaced_by_model({}, given)
     if given.get("model_name_or_path"):
         found |= {*OF_NEW_MODELS}
     if "per_device_train_batch_size" in given or given.get("train_sampling_strategy") == "group_by_length":

@@ -33,7 +33,7 @@ from transformers import (
 )
 from transformers.trainer_utils import SchedulerType, has_length
 
-from ..inference.cpu import Float32Attention, cross_entropy, optimize_for_cpu
+from ..inference.cpu import attention_in_float32, cross_entropy, optimize_for_cpu
 from ..integration_ode_transformer import StageCoefficients
 from ..modeling_ode_transformer import OdeTransformerPreTrainedModel, OdeTransformerStack, shift_tokens_right
 from ..options import check_ranges, declarations, option
@@ -319,7 +319,7 @@ class TokenTrainerMixin(ResumableTrainerMixin):
         index = inputs.pop("index", None)
         step = super().training_step
         compute = partial(self.step_in_parts, step) if self._finds_parts else step
-        with Float32Attention() if self._is_optimized and not self.args.torch_compile else nullcontext():
+        with attention_in_float32() if self._is_optimized and not self.args.torch_compile else nullcontext():
             loss = compute(model, inputs, *args, **kwargs)
         self._update_index += [] if index is None else index.tolist()
         if not loss.isfinite():
@@ -413,8 +413,8 @@ class TokenTrainingArguments(ResumableTrainingArguments):
     )
     loss_chunk_size: int | None = option(
         "Compute the logits and gradients of the training loss for this many tokens at a time, which saves memory; "
-        "0 takes all at once, as do models that change the logits of their head, and those that FSDP or DeepSpeed "
-        "split; default: a sixteenth of a batch, at least 1024.",
+        "0 takes all at once, as do models that change the logits of their head or are split by FSDP or DeepSpeed; "
+        "default: a sixteenth of a batch, at least 1024.",
         affects="call",
         least=0,
     )
@@ -471,7 +471,7 @@ class TokenSeq2SeqTrainingArguments(TokenTrainingArguments, Seq2SeqTrainingArgum
         max_tokens_per_batch: The most source tokens and the most target tokens of a batch, padding included. None:
             batches of `per_device_train_batch_size` pairs.
         subword_dropout: How randomly the words of training pairs are cut; `SubwordDropout` describes it. 0: as always.
-        optimize_for_cpu: On a CPU, replace modules by faster ones.
+        optimize_for_cpu: On a CPU, train with faster kernels than PyTorch's defaults.
         muon_learning_rate: Peak learning rate of the matrices with `optim="muon"`.
         weight_ema: Decay of an average of the weights, with which the training ends. 0: none.
         loss_chunk_size: Tokens whose logits are computed at a time. 0: all; None: a sixteenth of them, at least 1024.

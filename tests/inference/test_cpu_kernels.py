@@ -225,17 +225,17 @@ def test_dropout_takes_any_size_and_layout(shape):
 def test_attention_to_few_keys_is_computed_in_float32_under_autocast(monkeypatch):
     """Of any model: here Llama's rotated queries are in float32 and its values in bfloat16."""
     monkeypatch.setattr(cpu, "MOST_KEYS", 6)
-    attend = nn.functional.scaled_dot_product_attention
     key = torch.randn(2, 3, 6, 8, dtype=torch.bfloat16)
     query, value, mask = torch.randn(2, 3, 5, 8), torch.randn_like(key), torch.randn(2, 1, 5, 6, dtype=torch.bfloat16)
-    with torch.autocast("cpu", torch.bfloat16):
-        narrow = attend(query, key, value, attn_mask=mask)
-        with cpu.Float32Attention():
-            wide = attend(query, key, value, attn_mask=mask)
-            assert torch.equal(attend(query=query, key=key, value=value, attn_mask=mask), wide)
-            longer = attend(query, *(torch.cat([x, x], dim=2) for x in (key, value)))
-    assert narrow.dtype == longer.dtype == torch.bfloat16 and wide.dtype == torch.float32
+    original = nn.functional.scaled_dot_product_attention
+    with torch.autocast("cpu", torch.bfloat16), cpu.attention_in_float32():
+        attend = nn.functional.scaled_dot_product_attention
+        wide = attend(query, key, value, attn_mask=mask)
+        assert torch.equal(attend(value=value, query=query, key=key, attn_mask=mask), wide)
+        longer = attend(query, *(torch.cat([x, x], dim=2) for x in (key, value)))
+    assert longer.dtype == torch.bfloat16 and wide.dtype == torch.float32
     scores = query.double() @ key.double().mT / 8**0.5 + mask.double()
     assert_close(wide, (scores.softmax(-1) @ value.double()).float())
-    with cpu.Float32Attention():
-        assert attend(key, key, key).dtype == torch.bfloat16  # no autocast
+    with cpu.attention_in_float32():
+        assert nn.functional.scaled_dot_product_attention(key, key, key).dtype == torch.bfloat16  # no autocast
+    assert nn.functional.scaled_dot_product_attention is original

@@ -241,6 +241,7 @@ def test_command_line_overrides_change_single_fields_of_a_recipe(tmp_path):
         (["--config_overrides", ""], {}),
         (["--config_name", "llama", "--config_overrides", "hidden_size=64"], {"hidden_size": 64}),  # another model
         (["--model_name_or_path", "somewhere"], {}),
+        (["--model_name_or_path", "somewhere", "--dataset_name", "other"], {}),
     ):
         model_args, _, _ = parse_arguments(language_model.LANGUAGE_MODEL, argv + given)
         assert parse_overrides(model_args.config_overrides) == expected

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.distributed._tools.mem_tracker import MemTracker
-from transformers import AutoConfig, AutoModelForCausalLM, TrainerCallback
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM, TrainerCallback
 
 import modeling_ode_transformer as ode
 from modeling_ode_transformer.training import losses, trainer
@@ -48,21 +48,29 @@ def test_a_head_of_its_own_is_not_chunked_where_processes_replicate_the_model():
     assert not has_chunkable_loss(build(ode.OdeTransformerModel))
 
 
-@pytest.mark.parametrize("kind, is_chunked", [("llama", True), ("ode_llama", True), ("gemma2", False)])
+@pytest.mark.parametrize(
+    "kind, is_chunked", [("llama", True), ("ode_llama", True), ("gemma2", False), ("t5", True), ("bart", False)]
+)
 def test_other_models_are_chunked_if_nothing_follows_their_head(kind, is_chunked, tmp_path, monkeypatch):
-    """Gemma 2 caps its logits. Gradients and losses are those of all logits at once."""
+    """Gemma 2 caps its logits, BART adds a bias. Gradients and losses are those of all logits at once."""
     sizes = {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2, "num_attention_heads": 2}
-    sizes |= {"num_key_value_heads": 2, "vocab_size": 64, "pad_token_id": 1}
-    config = AutoConfig.for_model(kind.removeprefix("ode_"), **sizes, attention_dropout=0.0)
+    sizes |= {"num_key_value_heads": 2, "vocab_size": 64, "pad_token_id": 1, "decoder_start_token_id": 2}
+    if is_translation := kind in ("t5", "bart"):
+        sizes |= {"d_model": 16, "d_kv": 8, "d_ff": 24, "decoder_layers": 2, "encoder_attention_heads": 2}
+        sizes |= {"decoder_attention_heads": 2, "encoder_ffn_dim": 24, "decoder_ffn_dim": 24, "num_heads": 2}
+        sizes |= {"num_layers": 2, "num_decoder_layers": 2}
+    rates = ("attention_dropout", "dropout", "dropout_rate")
+    config = AutoConfig.for_model(kind.removeprefix("ode_"), **sizes, **dict.fromkeys(rates, 0.0))
     if kind.startswith("ode_"):
         config = ode.depth.config(config, solver="rk2")
     monkeypatch.setattr(trainer, "MIN_LOSS_CHUNK_SIZE", 4)
     values, found = {"max_grad_norm": 0, "optim": "sgd", "eval_strategy": "no"}, []
     for size in (None, 0):
         torch.manual_seed(0)
-        model = AutoModelForCausalLM.from_config(config)
+        model = (AutoModelForSeq2SeqLM if is_translation else AutoModelForCausalLM).from_config(config)
         with CountOperators() as counted:
-            found.append(train(tmp_path, model, LanguageModelTrainer, **values, loss_chunk_size=size))
+            trainer_class = TokenSeq2SeqTrainer if is_translation else LanguageModelTrainer
+            found.append(train(tmp_path, model, trainer_class, **values, loss_chunk_size=size))
         shapes = [shape for name, shape in counted.calls if name == "_log_softmax"]
         assert (max(shape[0] for shape in shapes) <= 4) == (is_chunked and size is None)
     (gradients, log), (others, other_log) = found

@@ -15,7 +15,6 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from torch.distributed.fsdp import StateDictType
-from torch.overrides import TorchFunctionMode
 from transformers import (
     DataCollatorForSeq2Seq,
     EarlyStoppingCallback,
@@ -310,18 +309,20 @@ def test_the_latest_of_equal_checkpoints_is_the_best_and_no_improvement(tmp_path
         assert trainer.evaluate()["eval_loss"] == trainer.state.best_metric == losses[best]
 
 
+@pytest.mark.parametrize("checkpointing", [True, False])
 @pytest.mark.parametrize("is_optimized", [True, False])
-def test_attention_is_trained_in_float32_on_a_cpu(is_optimized, tmp_path):
-    found = []
+def test_attention_is_trained_in_float32_on_a_cpu(is_optimized, checkpointing, tmp_path, monkeypatch):
+    """Also where a backward pass computes it again."""
+    found, attend = [], torch.nn.functional.scaled_dot_product_attention
 
-    class Record(TorchFunctionMode):
-        def __torch_function__(self, function, types, args=(), kwargs=None):
-            if function is torch.nn.functional.scaled_dot_product_attention:
-                found.append((args[0].dtype, torch.is_autocast_enabled("cpu")))
-            return function(*args, **(kwargs or {}))
+    def record(query, *args, **kwargs):
+        found.append((query.dtype, torch.is_autocast_enabled("cpu")))
+        return attend(query, *args, **kwargs)
 
-    with Record():
-        trainer_for(tmp_path, new_model(), bf16=True, optimize_for_cpu=is_optimized, max_steps=1).train()
+    monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", record)
+    values = {"optimize_for_cpu": is_optimized, "gradient_checkpointing": checkpointing, "max_steps": 1}
+    model = new_model(attention_dropout=0.0, max_relative_position=0)
+    trainer_for(tmp_path, model, bf16=True, **values).train()
     assert set(found) == {(torch.float32, False) if is_optimized else (torch.bfloat16, True)}
 
 
