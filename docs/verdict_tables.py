@@ -89,6 +89,12 @@ SETTINGS = [
     ),
     Setting(
         page=MAIN,
+        heading="of Llama decoders",
+        record=f"llama_{LANGUAGE}",
+        summary=("Llama decoders", "none", "0.006"),
+    ),
+    Setting(
+        page=MAIN,
         heading="on Tatoeba",
         record=TATOEBA,
         summary=("Tatoeba", "none", "0.003"),

@@ -319,6 +319,7 @@ def verdict(path: Path) -> None:
         "epochs4_tatoeba_sentences": "language models, four epochs",
         "epochs8_tatoeba_sentences": "language models, eight epochs",
         "wide_tatoeba_sentences": "language models, width 256",
+        "llama_tatoeba_sentences": "Llama decoders",
     }
     titles |= {"tatoeba_en_de_small_fast": "Tatoeba, best rate"}
     titles |= {"plain_no_dropout_0.012_multi30k_en_de_fast": "Multi30k, best rate"}
