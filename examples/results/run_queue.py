@@ -136,8 +136,13 @@ SENTENCES |= {
     if name != "residual_twice" and (name, n) != ("looped", 1)  # one layer that is looped is Euler twice
 }
 SENTENCE_DROPOUT = {
-    f"{name}_2": SENTENCE_DECODERS[name] | dict.fromkeys(("dropout", "attention_dropout", "activation_dropout"), 0.1)
-    for name in ("residual", "rk2", "residual_twice")
+    f"{name}_{n}": SENTENCE_DECODERS[name]
+    | {"decoder_layers": n}
+    | dict.fromkeys(("dropout", "attention_dropout", "activation_dropout"), 0.1)
+    for name, n in (
+        *(("residual", 2), ("rk2", 2), ("residual_twice", 2)),
+        *(("residual", 4), ("euler2", 2), ("residual", 1)),
+    )
 }
 SENTENCES_FOR_LONGER = ("residual_2", "rk2_2", "euler2_2", "looped_2", "residual_1", "residual_4")
 SENTENCE_RATE, SENTENCE_RATES = "0.006", ("0.003", "0.012", "0.024")  # the best one, and what else is tried
@@ -345,6 +350,7 @@ def verdict_runs() -> list[Run]:
     models = {name: SENTENCES[name] for name in SENTENCES_FOR_LONGER}
     for epochs in ("2", "4", "8"):
         parts[f"verdict_epochs{epochs}/tatoeba_sentences"] = models, SENTENCE_RATE, "--num_train_epochs", epochs
+    parts["verdict_dropout_epochs8/tatoeba_sentences"] = SENTENCE_DROPOUT, SENTENCE_RATE, "--num_train_epochs", "8"
     runs += [
         language_model(f"{part}/{name}_{seed}", seed, fields, *arguments)
         for part, (models, *arguments) in parts.items()
