@@ -74,7 +74,7 @@ def place(model, device_map):
             module.register_forward_pre_hook(move, with_kwargs=True)
 
 
-@pytest.mark.parametrize("number, kind", enumerate(MODELS))
+@pytest.mark.parametrize("number, kind", list(enumerate(MODELS)))
 def test_a_model_may_be_cut_between_its_parts(number, kind):
     """Every model in every third place, beginning with another one."""
     model = make(kind)

@@ -33,7 +33,7 @@ SEARCHES = {
 }
 
 
-@pytest.mark.parametrize("name, form", zip(SEARCHES, itertools.cycle(FORMS[i] for i in (0, 6, 7, 9))), ids=str)
+@pytest.mark.parametrize("name, form", list(zip(SEARCHES, itertools.cycle(FORMS[i] for i in (0, 6, 7, 9)))), ids=str)
 def test_every_search_finds_what_it_finds_without_a_cache(form, name, source):
     model, options = lively_with(**form, decoder_solver="rk2"), SEARCHES[name]
     tokens = generate(model, source, **options)

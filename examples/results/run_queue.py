@@ -351,6 +351,9 @@ def verdict_runs() -> list[Run]:
     for epochs in ("2", "4", "8"):
         parts[f"verdict_epochs{epochs}/tatoeba_sentences"] = models, SENTENCE_RATE, "--num_train_epochs", epochs
     parts["verdict_dropout_epochs8/tatoeba_sentences"] = SENTENCE_DROPOUT, SENTENCE_RATE, "--num_train_epochs", "8"
+    # As many updates as one epoch has, but with an eighth of the text.
+    eighth = ("--max_train_samples", "35456", "--num_train_epochs", "8")
+    parts["verdict_eighth/tatoeba_sentences"] = models, SENTENCE_RATE, *eighth
     runs += [
         language_model(f"{part}/{name}_{seed}", seed, fields, *arguments)
         for part, (models, *arguments) in parts.items()

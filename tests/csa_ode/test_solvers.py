@@ -185,7 +185,7 @@ def test_adjoint_gradients_are_in_proportion_to_the_loss(name):
         assert not nothing.any()
 
 
-@pytest.mark.parametrize("solver, factor", zip(SOLVERS, (math.inf, math.nan, math.inf)))
+@pytest.mark.parametrize("solver, factor", list(zip(SOLVERS, (math.inf, math.nan, math.inf))))
 def test_gradients_that_are_not_finite_reach_a_gradient_scaler(solver, factor, batch):
     """Which skips the update, whatever the gradient is computed by."""
     for gradient in ("direct", "adjoint"):
