@@ -354,6 +354,7 @@ def verdict_runs() -> list[Run]:
     # As many updates as one epoch has, but with an eighth of the text.
     eighth = ("--max_train_samples", "35456", "--num_train_epochs", "8")
     parts["verdict_eighth/tatoeba_sentences"] = models, SENTENCE_RATE, *eighth
+    parts["verdict_eighth_dropout/tatoeba_sentences"] = SENTENCE_DROPOUT, SENTENCE_RATE, *eighth
     runs += [
         language_model(f"{part}/{name}_{seed}", seed, fields, *arguments)
         for part, (models, *arguments) in parts.items()
