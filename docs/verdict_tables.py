@@ -81,6 +81,18 @@ SETTINGS = [
     ),
     Setting(
         page=MAIN,
+        heading="of an eighth of the text",
+        record=f"eighth_{LANGUAGE}",
+        summary=("language models, an eighth of the text eight times", "none", "0.006"),
+    ),
+    Setting(
+        page=MAIN,
+        heading="with a dropout of an eighth of the text",
+        record=f"eighth_dropout_{LANGUAGE}",
+        summary=("language models, an eighth of the text eight times", "0.1 everywhere", "0.006"),
+    ),
+    Setting(
+        page=MAIN,
         heading="of wider language models",
         record=WIDER,
         summary=("language models, wider", "none", "0.006"),
@@ -254,7 +266,8 @@ def tables() -> dict[tuple[str, str], Rows]:
             made[setting.page, f"Means {setting.heading}"] = table_of_means(runs_of(setting.record))
         if setting.rates:
             made[setting.page, f"Rates {setting.heading}"] = table_of_rates(setting.rates)
-    made[MAIN, "Language models with a dropout"] = table_of_means(runs_of("dropout_tatoeba_sentences"))
+    made[MAIN, "Language models with a dropout"] = table_of_means(runs_of(f"dropout_{LANGUAGE}"))
+    made[MAIN, "Means after eight epochs with a dropout"] = table_of_means(runs_of(f"dropout_epochs8_{LANGUAGE}"))
     made[MAIN, "Perplexity of longer trainings"] = table_of_epochs()
     made[MAIN, "On captions"] = table_of_captions()
     # Steps of both stacks, beside the residual model.

@@ -413,33 +413,48 @@ def test_the_page_says_of_llama_decoders_what_the_records_say(module, tables):
     assert all(loss[name] < own[name] for name in loss)
 
 
-def test_the_page_says_of_longer_trainings_what_the_records_say(module, tables):
-    text, losses, trained = words_of("docs/verdict.md"), defaultdict(list), defaultdict(list)
-    for epochs in (1, 2, 4, 8):
-        for name, run in tables.runs_of(f"epochs{epochs}_{LANGUAGE}" if epochs > 1 else LANGUAGE).items():
-            for split, metrics in run["metrics"].items():
-                losses[split, epochs, name[:-2]].append(math.log(metrics["perplexity"]))
-            last_epoch = [
-                entry["loss"] for entry in run["log_history"] if entry["epoch"] > epochs - 1 and "loss" in entry
-            ]
-            trained[epochs, name[:-2]].append(sum(last_epoch) / len(last_epoch))
-    mean = {model: sum(each) / len(each) for model, each in losses.items()}
+class Leads:
+    """Losses of parts of the queue beside those of two residual layers."""
 
-    def lead(weights, of="rk2_2", split="validation"):
-        """The loss less that of two residual layers, a weighted sum over numbers of epochs, and its interval: by one
-        deviation of all models."""
-        own = {model: each for model, each in losses.items() if model[0] == split}
+    def __init__(self, runs):
+        self.losses, self.trained = defaultdict(list), defaultdict(list)
+        for part, models in runs.items():
+            for name, run in models.items():
+                for split, metrics in run["metrics"].items():
+                    self.losses[split, part, name[:-2]].append(math.log(metrics["perplexity"]))
+                before = run["training_length"]["num_train_epochs"] - 1
+                last_epoch = [
+                    entry["loss"] for entry in run["log_history"] if entry["epoch"] > before and "loss" in entry
+                ]
+                self.trained[part, name[:-2]].append(sum(last_epoch) / len(last_epoch))
+
+    def lead(self, weights, of="rk2_2", split="validation", beside="residual_2"):
+        """The loss less that of another model, a weighted sum over parts, and its interval: by one deviation of all
+        models."""
+        own = {model: each for model, each in self.losses.items() if model[0] == split}
+        mean = {model: statistics.mean(each) for model, each in own.items()}
         freedom = sum(len(each) - 1 for each in own.values())
         squares = sum((each - mean[model]) ** 2 for model, values in own.items() for each in values)
         terms = {
-            (split, epochs, name): sign * weight
-            for epochs, weight in weights.items()
-            for name, sign in ((of, 1), ("residual_2", -1))
+            (split, part, name): sign * weight
+            for part, weight in weights.items()
+            for name, sign in ((of, 1), (beside, -1))
         }
         value = sum(weight * mean[model] for model, weight in terms.items())
-        half = sum(weight**2 / len(losses[model]) for model, weight in terms.items()) ** 0.5
+        half = sum(weight**2 / len(own[model]) for model, weight in terms.items()) ** 0.5
         half *= scipy.stats.t.ppf(0.975, freedom) * (squares / freedom) ** 0.5
         return value, value - half, value + half
+
+    def fitted(self, part, of):
+        return statistics.mean(self.trained[part, of]) - statistics.mean(self.trained[part, "residual_2"])
+
+
+def test_the_page_says_of_longer_trainings_what_the_records_say(module, tables):
+    text = words_of("docs/verdict.md")
+    leads = Leads(
+        {epochs: tables.runs_of(f"epochs{epochs}_{LANGUAGE}" if epochs > 1 else LANGUAGE) for epochs in (1, 2, 4, 8)}
+    )
+    lead, fitted = leads.lead, leads.fitted
 
     def side(epochs, of="rk2_2"):
         value = lead({epochs: 1}, of)[0]
@@ -456,9 +471,6 @@ def test_the_page_says_of_longer_trainings_what_the_records_say(module, tables):
         for epochs in (4, 8)
         for name, sizes in module.verdict(tables.runs_of(f"epochs{epochs}_{LANGUAGE}"))["schemes"].items()
     }
-
-    def fitted(epochs, of):
-        return statistics.mean(trained[epochs, of]) - statistics.mean(trained[epochs, "residual_2"])
 
     gains = {epochs: -lead({epochs: 1}, "residual_4")[0] for epochs in (4, 8)}
     assert gains[8] == pytest.approx(-fitted(8, "residual_4") / 2, rel=0.05)  # "half of their gain"

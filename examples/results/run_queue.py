@@ -335,11 +335,11 @@ def verdict_runs() -> list[Run]:
         )
         for rate in SENTENCE_RATES
     ]
+    # As many updates as one epoch has, but with an eighth of the text.
+    eighth = ("--max_train_samples", "35456", "--num_train_epochs", "8")
     runs += [
-        language_model(
-            *(f"verdict_rates_epochs4/tatoeba_sentences/{name}_{rate}", 1, SENTENCES[name], rate),
-            *("--num_train_epochs", "4"),
-        )
+        language_model(f"verdict_rates_{part}/tatoeba_sentences/{name}_{rate}", 1, SENTENCES[name], rate, *arguments)
+        for part, arguments in (("epochs4", ("--num_train_epochs", "4")), ("eighth", eighth))
         for name in ("residual_2", "rk2_2")
         for rate in SENTENCE_RATES[:2]
     ]
@@ -351,8 +351,6 @@ def verdict_runs() -> list[Run]:
     for epochs in ("2", "4", "8"):
         parts[f"verdict_epochs{epochs}/tatoeba_sentences"] = models, SENTENCE_RATE, "--num_train_epochs", epochs
     parts["verdict_dropout_epochs8/tatoeba_sentences"] = SENTENCE_DROPOUT, SENTENCE_RATE, "--num_train_epochs", "8"
-    # As many updates as one epoch has, but with an eighth of the text.
-    eighth = ("--max_train_samples", "35456", "--num_train_epochs", "8")
     parts["verdict_eighth/tatoeba_sentences"] = models, SENTENCE_RATE, *eighth
     parts["verdict_eighth_dropout/tatoeba_sentences"] = SENTENCE_DROPOUT, SENTENCE_RATE, *eighth
     runs += [
