@@ -135,14 +135,12 @@ SENTENCES |= {
     for name, fields in SENTENCE_DECODERS.items()
     if name != "residual_twice" and (name, n) != ("looped", 1)  # one layer that is looped is Euler twice
 }
+WITH_DROPOUT = [("residual", 2), ("rk2", 2), ("residual_twice", 2), ("residual", 4), ("euler2", 2), ("residual", 1)]
 SENTENCE_DROPOUT = {
     f"{name}_{n}": SENTENCE_DECODERS[name]
     | {"decoder_layers": n}
     | dict.fromkeys(("dropout", "attention_dropout", "activation_dropout"), 0.1)
-    for name, n in (
-        *(("residual", 2), ("rk2", 2), ("residual_twice", 2)),
-        *(("residual", 4), ("euler2", 2), ("residual", 1)),
-    )
+    for name, n in WITH_DROPOUT
 }
 SENTENCES_FOR_LONGER = ("residual_2", "rk2_2", "euler2_2", "looped_2", "residual_1", "residual_4")
 SENTENCE_RATE, SENTENCE_RATES = "0.006", ("0.003", "0.012", "0.024")  # the best one, and what else is tried
@@ -339,9 +337,12 @@ def verdict_runs() -> list[Run]:
     eighth = ("--max_train_samples", "35456", "--num_train_epochs", "8")
     runs += [
         language_model(f"verdict_rates_{part}/tatoeba_sentences/{name}_{rate}", 1, SENTENCES[name], rate, *arguments)
-        for part, arguments in (("epochs4", ("--num_train_epochs", "4")), ("eighth", eighth))
-        for name in ("residual_2", "rk2_2")
-        for rate in SENTENCE_RATES[:2]
+        for part, names, rates, arguments in (
+            ("epochs4", ("residual_2", "rk2_2"), SENTENCE_RATES[:2], ("--num_train_epochs", "4")),
+            ("eighth", ("residual_2", "rk2_2", "residual_4", "euler2_2"), SENTENCE_RATES, eighth),
+        )
+        for name in names
+        for rate in rates
     ]
     parts = {"verdict/linux_doc": (linux, LINUX_RATE), "verdict/tatoeba_sentences": (SENTENCES, SENTENCE_RATE)}
     parts["verdict_dropout/tatoeba_sentences"] = SENTENCE_DROPOUT, SENTENCE_RATE
