@@ -501,6 +501,91 @@ def test_the_page_says_of_longer_trainings_what_the_records_say(module, tables):
     ) in words_of("README.md")
 
 
+def test_the_page_says_of_passes_what_the_records_say(module, tables):
+    """Models that read an eighth of the text eight times, without and with dropout."""
+    text, parts = words_of("docs/verdict.md"), ("eighth", "eighth_dropout")
+    leads = Leads({part: tables.runs_of(f"{part}_{LANGUAGE}") for part in parts})
+    longer = {1: LANGUAGE, 8: f"epochs8_{LANGUAGE}", "dropout": f"dropout_epochs8_{LANGUAGE}"}
+    others, fitted = Leads({part: tables.runs_of(record) for part, record in longer.items()}), leads.fitted
+
+    def below(of, part="eighth", who=" ", **others):
+        """How far below who, with its interval."""
+        value, low, high = (f"{-each:.3f}" for each in leads.lead({part: 1}, of, **others))
+        return f"{value}{who}({high} to {low})"
+
+    def side(value):
+        return f"{abs(value):.3f} {'above' if value > 0 else 'below'}"
+
+    def mean(part, name):
+        return statistics.mean(leads.losses["validation", part, name])
+
+    schemes = ("rk2_2", "euler2_2", "looped_2")
+    two, four = (mean("eighth", name) - mean("eighth_dropout", name) for name in ("residual_2", "residual_4"))
+    deeper, of_test = (leads.lead({"eighth": 1}, "residual_4", split) for split in ("validation", "test"))
+    deeper_dropout = -leads.lead({"eighth_dropout": 1}, "residual_4")[0]
+    rk2, beside_four = (-leads.lead({"eighth": 1}, beside=each)[0] for each in ("residual_2", "residual_4"))
+    rk2_dropout, euler2 = leads.lead({"eighth_dropout": 1}), -leads.lead({"eighth_dropout": 1}, "euler2_2")[0]
+    setting = next(each for each in tables.SETTINGS if each.record == f"eighth_{LANGUAGE}")
+    titles, *rows = tables.table_of_rates(setting.rates)
+    loss = {(row[0], name): math.log(float(cell)) for row in rows for name, cell in zip(titles[1:], row[1:]) if cell}
+    rates = [row[0] for row in rows]
+    of_two, of_four, of_rk2 = "residual, 2 layers", "residual, 4 layers", "RK2, 2 layers"
+    of_rate = loss["0.006", of_two] - loss["0.024", of_two]
+    leads_at = [loss[rate, of_two] - loss[rate, of_rk2] for rate in ("0.003", "0.006", "0.012")]
+    behind = loss["0.024", of_rk2] - loss["0.024", of_two]
+    gap = mean("eighth", "residual_2") - statistics.mean(leads.trained["eighth", "residual_2"])
+    found = {part: module.verdict(tables.runs_of(f"{part}_{LANGUAGE}"))["schemes"] for part in parts}
+    phi = {name: "{} ({})".format(*tables.phi_and_interval(sizes["2"])) for name, sizes in found[parts[1]].items()}
+    below_model, below_them = " below the residual model ", " below them "
+    for says in (
+        f"Then RK2 is {below('rk2_2', who=below_model)}, Euler twice {below('euler2_2')} and the looped stack "
+        f"{below('looped_2')};",
+        "sentences they are {}, {} and {}.".format(*(side(others.lead({1: 1}, name)[0]) for name in schemes)),
+        "On the test set they are {}, {} and {} below.".format(*(below(name, split="test") for name in schemes)),
+        f"the training loss of two residual layers in the last pass is {gap:.2f} below their validation loss.",
+        f"better than two, by {-fitted('eighth', 'residual_4'):.3f}, and new text no better: their validation loss is "
+        "{:.3f} above ({:.3f} to {:.3f}; on the test set {:.3f}, {:.3f} to {:.3f}).".format(*deeper, *of_test),
+        f"So RK2, {below('rk2_2', who=below_them, beside='residual_4')}, and Euler twice, "
+        f"{below('euler2_2', who=below_them, beside='residual_4')}, win",
+        f"less well than two residual layers, by {fitted('eighth', 'rk2_2'):.3f} and "
+        f"{fitted('eighth', 'euler2_2'):.3f}.",
+        f"It lowers the loss of two residual layers by {two:.3f}, three times as much as RK2 does, and that of four "
+        f"by {four:.3f}, so that four are {deeper_dropout:.3f} below two.",
+        f"RK2 is then {below('rk2_2', parts[1], below_model)}, and on the test set "
+        f"{below('rk2_2', parts[1], split='test')}.",
+        f"which only average draws of dropout, are {below('residual_twice_2', parts[1], ' below it ')}.",
+        f"Euler twice, which averages no draws, is {below('euler2_2', parts[1], ' below it ')}.",
+        "phi is {rk2} for RK2, {euler2} for Euler twice and {residual_twice} for the two at one state.".format(**phi),
+        "RK2 is {:.3f} below two residual layers at 0.003, {:.3f} at 0.006 and {:.3f} at 0.012, where".format(
+            *leads_at
+        ),
+        f"it is level with four, and {behind:.3f} above at 0.024.",
+        f"are level, and {of_rate:.3f} below the residual model at 0.006.",
+        f"RK2 is {rk2:.3f} below two residual layers and {beside_four:.3f} below four, which overfit.",
+        f"with it four layers are {deeper_dropout:.3f} below two, Euler twice {euler2:.3f}, and RK2 "
+        f"{-rk2_dropout[0]:.3f} (not established).",
+        f"After eight epochs RK2 is {-others.lead({'dropout': 1})[0]:.3f} below the residual model (one seed of each;",
+    ):
+        assert says in text
+    assert two == pytest.approx(3 * rk2, rel=0.2)
+    assert all(sizes["2"]["phi"] == math.inf for sizes in found["eighth"].values())
+    for of in ("rk2_2", "euler2_2"):
+        assert leads.lead({"eighth": 1}, of, beside="residual_4")[2] < 0 > leads.lead({"eighth": 1}, of)[2]
+    assert min(loss[rate, of_rk2] for rate in rates) == loss["0.012", of_rk2]
+    assert min(loss[rate, of_two] for rate in rates) == loss["0.024", of_two]
+    assert loss["0.012", of_rk2] == pytest.approx(loss["0.024", of_two], abs=0.002)
+    assert loss["0.012", of_rk2] == pytest.approx(loss["0.012", of_four], abs=0.002)
+    assert rk2_dropout[1] < 0 < rk2_dropout[2] and euler2 < deeper_dropout
+    # "Dropout costs more than it gains" after eight epochs, where RK2 fits the text no worse.
+    dropped = [each for model, each in others.losses.items() if model[:2] == ("validation", "dropout")]
+    assert min(map(min, dropped)) > max(others.losses["validation", 8, "residual_2"])
+    assert others.fitted(8, "rk2_2") < 0
+    less = [-math.expm1(leads.lead({"eighth": 1}, beside=beside)[0]) for beside in ("residual_2", "residual_4")]
+    assert "RK2 has {:.1%} less than two residual layers and {:.1%} less than four".format(*less) in words_of(
+        "README.md"
+    )
+
+
 def test_the_corpus_has_each_sentence_once_and_no_held_out_one_in_training(tmp_path):
     sentences = imported(EXAMPLES / "results" / "tatoeba_sentences.py")
     pairs = {
