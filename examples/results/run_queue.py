@@ -142,8 +142,6 @@ SENTENCE_DROPOUT = {
     | dict.fromkeys(("dropout", "attention_dropout", "activation_dropout"), 0.1)
     for name, n in WITH_DROPOUT
 }
-SENTENCES_FOR_LONGER = ("residual_2", "rk2_2", "euler2_2", "looped_2", "residual_1", "residual_4")
-SENTENCE_RATE, SENTENCE_RATES = "0.006", ("0.003", "0.012", "0.024")  # the best one, and what else is tried
 # Wider ones, to 10M parameters.
 WIDE = {"d_model": 256, "decoder_ffn_dim": 1024, "decoder_attention_heads": 8}
 WIDE_SENTENCES = {
@@ -153,6 +151,25 @@ WIDE_SENTENCES |= {
     f"{name}_{n}": WIDE | SENTENCE_DECODERS[name] | {"decoder_layers": n}
     for n in (2, 4)
     for name in ("rk2", "euler2", "looped", "residual_step2", "rk4")
+}
+# Their trainings: models, arguments, and which models are tried at which rates beside the best one.
+SENTENCE_RATE, SENTENCE_RATES = "0.006", ("0.003", "0.012", "0.024")
+FOR_LONGER = {
+    name: SENTENCES[name] for name in ("residual_2", "rk2_2", "euler2_2", "looped_2", "residual_1", "residual_4")
+}
+EPOCHS = {epochs: ("--num_train_epochs", str(epochs)) for epochs in (2, 4, 8)}
+EIGHTH = ("--max_train_samples", "35456", *EPOCHS[8])  # of the text, with as many updates as one epoch has
+TWO_LAYERS = [name for name in SENTENCES if name.endswith("_2")]
+SENTENCE_PARTS = {
+    "verdict": (SENTENCES, (), [*TWO_LAYERS, "residual_8"], SENTENCE_RATES),
+    "verdict_dropout": (SENTENCE_DROPOUT, (), (), ()),
+    "verdict_wide": (WIDE_SENTENCES, (), ["residual_2"], SENTENCE_RATES),
+    "verdict_epochs2": (FOR_LONGER, EPOCHS[2], (), ()),
+    "verdict_epochs4": (FOR_LONGER, EPOCHS[4], ("residual_2", "rk2_2"), SENTENCE_RATES[:2]),
+    "verdict_epochs8": (FOR_LONGER, EPOCHS[8], ("residual_2", "rk2_2"), SENTENCE_RATES[:2]),
+    "verdict_dropout_epochs8": (SENTENCE_DROPOUT, EPOCHS[8], (), ()),
+    "verdict_eighth": (FOR_LONGER, EIGHTH, ("residual_2", "rk2_2", "residual_4", "euler2_2"), SENTENCE_RATES),
+    "verdict_eighth_dropout": (SENTENCE_DROPOUT, EIGHTH, SENTENCE_DROPOUT, SENTENCE_RATES),
 }
 # Decoders of today's kind, with rotated positions, gated feed-forward sublayers and RMS norms.
 LLAMA = {"hidden_size": 128, "intermediate_size": 344, "num_attention_heads": 4, "num_key_value_heads": 4}
@@ -318,45 +335,25 @@ def verdict_runs() -> list[Run]:
             for step in LINUX_STEPS
         ]
     linux = {
-        f"{name}_0.4M": LINUX_SIZE | VERDICT_DECODERS[name] | {"step_size": step}
-        for name, step in LINUX_BEST_STEPS.items()
+        name: LINUX_SIZE | VERDICT_DECODERS[name] | {"step_size": step} for name, step in LINUX_BEST_STEPS.items()
     }
     runs += [
-        language_model(f"verdict_rates/tatoeba_sentences/{name}_{rate}", 1, SENTENCES[name], rate)
-        for name in SENTENCES
-        if name.endswith("_2") or name == "residual_8"
-        for rate in SENTENCE_RATES
-    ]
-    runs += [
         language_model(
-            f"verdict_rates_wide/tatoeba_sentences/residual_2_{rate}", 1, WIDE_SENTENCES["residual_2"], rate
+            *(f"{part.replace('verdict', 'verdict_rates')}/tatoeba_sentences/{name}_{rate}", 1, models[name], rate),
+            *arguments,
         )
-        for rate in SENTENCE_RATES
-    ]
-    # As many updates as one epoch has, but with an eighth of the text.
-    eighth = ("--max_train_samples", "35456", "--num_train_epochs", "8")
-    runs += [
-        language_model(f"verdict_rates_{part}/tatoeba_sentences/{name}_{rate}", 1, SENTENCES[name], rate, *arguments)
-        for part, names, rates, arguments in (
-            ("epochs4", ("residual_2", "rk2_2"), SENTENCE_RATES[:2], ("--num_train_epochs", "4")),
-            ("eighth", ("residual_2", "rk2_2", "residual_4", "euler2_2"), SENTENCE_RATES, eighth),
-        )
-        for name in names
+        for part, (models, arguments, tried, rates) in SENTENCE_PARTS.items()
+        for name in tried
         for rate in rates
     ]
-    parts = {"verdict/linux_doc": (linux, LINUX_RATE), "verdict/tatoeba_sentences": (SENTENCES, SENTENCE_RATE)}
-    parts["verdict_dropout/tatoeba_sentences"] = SENTENCE_DROPOUT, SENTENCE_RATE
-    parts["verdict_wide/tatoeba_sentences"] = WIDE_SENTENCES, SENTENCE_RATE
-    # Trained for longer.
-    models = {name: SENTENCES[name] for name in SENTENCES_FOR_LONGER}
-    for epochs in ("2", "4", "8"):
-        parts[f"verdict_epochs{epochs}/tatoeba_sentences"] = models, SENTENCE_RATE, "--num_train_epochs", epochs
-    parts["verdict_dropout_epochs8/tatoeba_sentences"] = SENTENCE_DROPOUT, SENTENCE_RATE, "--num_train_epochs", "8"
-    parts["verdict_eighth/tatoeba_sentences"] = models, SENTENCE_RATE, *eighth
-    parts["verdict_eighth_dropout/tatoeba_sentences"] = SENTENCE_DROPOUT, SENTENCE_RATE, *eighth
     runs += [
-        language_model(f"{part}/{name}_{seed}", seed, fields, *arguments)
-        for part, (models, *arguments) in parts.items()
+        language_model(f"verdict/linux_doc/{name}_0.4M_{seed}", seed, fields, LINUX_RATE)
+        for seed in SEEDS
+        for name, fields in linux.items()
+    ]
+    runs += [
+        language_model(f"{part}/tatoeba_sentences/{name}_{seed}", seed, fields, SENTENCE_RATE, *arguments)
+        for part, (models, arguments, *_) in SENTENCE_PARTS.items()
         for seed in SEEDS
         for name, fields in models.items()
     ]
