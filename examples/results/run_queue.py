@@ -159,6 +159,7 @@ FOR_LONGER = {
 }
 EPOCHS = {epochs: ("--num_train_epochs", str(epochs)) for epochs in (2, 4, 8)}
 EIGHTH = ("--max_train_samples", "35456", *EPOCHS[8])  # of the text, with as many updates as one epoch has
+EIGHTH_RATES = (*SENTENCE_RATES, "0.048")
 TWO_LAYERS = [name for name in SENTENCES if name.endswith("_2")]
 SENTENCE_PARTS = {
     "verdict": (SENTENCES, (), [*TWO_LAYERS, "residual_8"], SENTENCE_RATES),
@@ -168,8 +169,8 @@ SENTENCE_PARTS = {
     "verdict_epochs4": (FOR_LONGER, EPOCHS[4], ("residual_2", "rk2_2"), SENTENCE_RATES[:2]),
     "verdict_epochs8": (FOR_LONGER, EPOCHS[8], ("residual_2", "rk2_2"), SENTENCE_RATES[:2]),
     "verdict_dropout_epochs8": (SENTENCE_DROPOUT, EPOCHS[8], (), ()),
-    "verdict_eighth": (FOR_LONGER, EIGHTH, ("residual_2", "rk2_2", "residual_4", "euler2_2"), SENTENCE_RATES),
-    "verdict_eighth_dropout": (SENTENCE_DROPOUT, EIGHTH, SENTENCE_DROPOUT, SENTENCE_RATES),
+    "verdict_eighth": (FOR_LONGER, EIGHTH, ("residual_2", "rk2_2", "residual_4", "euler2_2"), EIGHTH_RATES),
+    "verdict_eighth_dropout": (SENTENCE_DROPOUT, EIGHTH, SENTENCE_DROPOUT, EIGHTH_RATES),
 }
 # Decoders of today's kind, with rotated positions, gated feed-forward sublayers and RMS norms.
 LLAMA = {"hidden_size": 128, "intermediate_size": 344, "num_attention_heads": 4, "num_key_value_heads": 4}
