@@ -13,7 +13,6 @@ import statistics
 import sys
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from math import isfinite
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,7 +20,18 @@ from typing import Any, NamedTuple
 DOCS = Path(__file__).resolve().parent
 RESULTS = DOCS.parent / "examples" / "results"
 sys.path.insert(0, str(RESULTS))
-from verdict import NAMES, phi_and_interval, verdict  # noqa: E402
+from verdict import (  # noqa: E402
+    NAMES,
+    by_model,
+    difference,
+    losses_of,
+    markdown,
+    phi_of,
+    place,
+    table,
+    verdict,
+    with_interval,
+)
 
 
 MAIN, SMALL = "verdict.md", "verdict_small.md"
@@ -33,12 +43,12 @@ class Setting(NamedTuple):
     """What models of a record have in common.
 
     Attributes:
-        page, heading: Where its tables are: below "phi HEADING", "Means HEADING" and "Rates HEADING", if it has rates.
+        page, heading: Where its tables are: below "HEADING" and, if it has rates, "Rates of HEADING".
         record: Of the queue, without "verdict_".
-        summary: Its first cells in the table of all settings: data, dropout, rate; none if it has no row there.
+        summary: Its first cells in the table of all settings: data, dropout, rate; none if it has no row there,
+            and too few residual models for phi.
         size: The number of layers in that table.
         rates: The records of `table_of_rates`.
-        residual: The scheme that phi is measured from.
         seconds: A file of `verdict_seconds.py`.
     """
 
@@ -48,19 +58,18 @@ class Setting(NamedTuple):
     summary: tuple[str, str, str] | None = None
     size: str = "2"
     rates: Mapping[str, str] = {}
-    residual: str = "residual"
     seconds: str | None = None
 
-    def phi(self) -> dict[str, dict[str, dict[str, Any]]]:
+    def phi(self) -> dict[str, dict[str, dict[str, Any]]] | None:
         seconds = read(self.seconds)["seconds_per_update"] if self.seconds else None
-        return verdict(runs_of(self.record), seconds=seconds, residual=self.residual)["schemes"]
+        return verdict(runs_of(self.record), seconds=seconds)["schemes"] if self.summary else None
 
 
 LANGUAGE, WIDER = "tatoeba_sentences", "wide_tatoeba_sentences"
 SETTINGS = [
     Setting(
         page=MAIN,
-        heading="of language models",
+        heading="Language models of width 128",
         record=LANGUAGE,
         summary=("language models", "none", "0.006"),
         rates={"": f"rates_{LANGUAGE}", "0.006": LANGUAGE},
@@ -68,7 +77,7 @@ SETTINGS = [
     ),
     Setting(
         page=MAIN,
-        heading="after four epochs",
+        heading="Models after four epochs",
         record=f"epochs4_{LANGUAGE}",
         summary=("language models, four epochs", "none", "0.006"),
         rates={"": f"rates_epochs4_{LANGUAGE}", "0.006": f"epochs4_{LANGUAGE}"},
@@ -76,26 +85,28 @@ SETTINGS = [
     ),
     Setting(
         page=MAIN,
-        heading="after eight epochs",
+        heading="Models after eight epochs",
         record=f"epochs8_{LANGUAGE}",
         summary=("language models, eight epochs", "none", "0.006"),
     ),
     Setting(
         page=MAIN,
-        heading="of an eighth of the text",
+        heading="Models of an eighth of the text",
         record=f"eighth_{LANGUAGE}",
         summary=("language models, an eighth of the text eight times", "none", "0.006"),
         rates={"": f"rates_eighth_{LANGUAGE}", "0.006": f"eighth_{LANGUAGE}"},
     ),
     Setting(
         page=MAIN,
-        heading="of an eighth of the text with a dropout of 0.1",
+        heading="Models of an eighth of the text with a dropout of 0.1",
         record=f"eighth_dropout_{LANGUAGE}",
         summary=("language models, an eighth of the text eight times", "0.1 everywhere", "0.006"),
     ),
+    Setting(MAIN, "Models with a dropout of 0.1", f"dropout_{LANGUAGE}"),
+    Setting(MAIN, "Models after eight epochs with a dropout of 0.1", f"dropout_epochs8_{LANGUAGE}"),
     Setting(
         page=MAIN,
-        heading="of wider language models",
+        heading="Language models of width 256",
         record=WIDER,
         summary=("language models, wider", "none", "0.006"),
         rates={"": f"rates_{WIDER}", "0.006": WIDER},
@@ -103,13 +114,13 @@ SETTINGS = [
     ),
     Setting(
         page=MAIN,
-        heading="of Llama decoders",
+        heading="Llama decoders",
         record=f"llama_{LANGUAGE}",
         summary=("Llama decoders", "none", "0.006"),
     ),
     Setting(
         page=MAIN,
-        heading="on Tatoeba",
+        heading="Models on Tatoeba",
         record=TATOEBA,
         summary=("Tatoeba", "none", "0.003"),
         size="3",
@@ -117,23 +128,22 @@ SETTINGS = [
     ),
     Setting(
         page=MAIN,
-        heading="at 0.012, without dropout",
+        heading="Small encoders without dropout",
         record=BEST,
         summary=("Multi30k", "none", "0.012"),
         rates={"": f"rates_{PLAIN}", "0.006": PLAIN, "0.012": BEST},
     ),
-    Setting(SMALL, "at 0.006, without dropout", PLAIN, ("Multi30k", "none", "0.006")),
-    Setting(SMALL, "at 0.006, from residual models with a step of 2", PLAIN, residual="residual_step2"),
+    Setting(SMALL, "Small encoders without dropout", PLAIN, ("Multi30k", "none", "0.006")),
     Setting(
         page=SMALL,
-        heading="with dropout of attention and activations",
+        heading="Small encoders with dropout of attention and activations",
         record=f"plain_dropout0_{MULTI30K}",
         summary=("Multi30k", "0.1 in attention and activations", "0.006"),
     ),
-    Setting(SMALL, "without a history", f"plain_{MULTI30K}", ("Multi30k", "0.1 everywhere", "0.006")),
+    Setting(SMALL, "Small encoders without a history", f"plain_{MULTI30K}", ("Multi30k", "0.1 everywhere", "0.006")),
     Setting(
         page=SMALL,
-        heading="with a history",
+        heading="Small encoders with a history",
         record=MULTI30K,
         summary=("Multi30k", "0.1 everywhere, and a history", "0.006"),
         seconds="verdict_seconds.json",
@@ -149,52 +159,6 @@ def read(file: str) -> dict[str, Any]:
 
 def runs_of(record: str) -> dict[str, Any]:
     return read(f"queue/verdict_{record}.json")
-
-
-def by_model(runs: Mapping[str, Any]) -> dict[tuple[str, str], list[dict[str, Any]]]:
-    """The metrics of the seeds of each model, by scheme and size, in the order of names and sizes."""
-    models = defaultdict(list)
-    for name in sorted(runs):
-        scheme, size, _ = name.rsplit("_", 2)
-        models[scheme, size].append(runs[name]["metrics"])
-    return {model: models[model] for model in sorted(models, key=place)}
-
-
-def place(model: tuple[str, str]) -> tuple[int, int]:
-    return list(NAMES).index(model[0]), int(model[1])
-
-
-def table_of_phi(schemes: Mapping[str, Mapping[str, Any]]) -> Rows:
-    found = {
-        (scheme, size): values for scheme, sizes in schemes.items() for size, values in sizes.items() if size != "mean"
-    }
-    differences = [name for name in next(iter(found.values())) if name.startswith("at_equal")]
-    titles = ["model", "layers", "phi", "95%", "worth, in layers"]
-    rows = [[*titles, *(f"loss {each.replace('_', ' ')}" for each in differences)]]
-    for scheme, size in sorted(found, key=place):
-        values = found[scheme, size]
-        worth = int(size) * values["equivalent_size"]
-        row = [NAMES[scheme], size, *phi_and_interval(values), f"{worth:.1f}" if isfinite(worth) else "∞"]
-        rows.append(row + [f"{values[each]:+.4f}" for each in differences])
-    return rows
-
-
-def table_of_means(runs: Mapping[str, Any]) -> Rows:
-    """Perplexities and the first of the other scores are of the validation set."""
-    models = by_model(runs)
-    scores = {"BLEU": ("validation", "bleu"), "test BLEU": ("test", "bleu"), "test chrF": ("test", "chrf")}
-    digits = 2
-    if "bits_per_byte" in next(iter(models.values()))[0]["validation"]:
-        scores = {"bits per byte": ("validation", "bits_per_byte"), "test bits per byte": ("test", "bits_per_byte")}
-        digits = 4
-    rows = [["model", "layers", "seeds", "perplexity", "of the seeds", *scores]]
-    for (scheme, size), seeds in models.items():
-        perplexities = [each["validation"]["perplexity"] for each in seeds]
-        row = [NAMES[scheme], size, str(len(seeds)), f"{statistics.mean(perplexities):.2f}"]
-        row.append(f"{min(perplexities):.2f} to {max(perplexities):.2f}" if len(seeds) > 1 else "")
-        means = (statistics.mean(each[split][metric] for each in seeds) for split, metric in scores.values())
-        rows.append(row + [f"{mean:.{digits}f}" for mean in means])
-    return rows
 
 
 def table_of_rates(records: Mapping[str, str]) -> Rows:
@@ -215,17 +179,15 @@ def table_of_rates(records: Mapping[str, str]) -> Rows:
     return [["rate of Muon", *titles], *([rate, *(cells[model].get(rate, "") for model in columns)] for rate in rates)]
 
 
-def table_of_settings(phi: Sequence[Mapping[str, Mapping[str, Any]]]) -> Rows:
+def table_of_settings(phi: Sequence[Mapping[str, Mapping[str, Any]] | None]) -> Rows:
     """phi of all settings, which is given in their order."""
     rows = [["data", "dropout", "rate of Muon", "residual, perplexity", *(NAMES[scheme] for scheme in SUMMARIZED)]]
     for setting, schemes in zip(SETTINGS, phi):
         if setting.summary:
             seeds = by_model(runs_of(setting.record))["residual", setting.size]
             row = [*setting.summary, f"{statistics.mean(each['validation']['perplexity'] for each in seeds):.2f}"]
-            for scheme in SUMMARIZED:
-                found = schemes.get(scheme, {}).get(setting.size)
-                row.append("{} ({})".format(*phi_and_interval(found)) if found else "")
-            rows.append(row)
+            found = (schemes.get(scheme, {}).get(setting.size) for scheme in SUMMARIZED)
+            rows.append([*row, *(phi_of(each) if each else "" for each in found)])
     return rows
 
 
@@ -245,16 +207,15 @@ def table_of_captions() -> Rows:
 
 
 def table_of_epochs() -> Rows:
-    """Perplexities of language models that were trained for longer, means over the seeds, whose number follows."""
-    records = {epochs: f"epochs{epochs}_{LANGUAGE}" for epochs in (2, 4, 8)}
-    found = {epochs: by_model(runs_of(record)) for epochs, record in ({1: LANGUAGE} | records).items()}
-    rows = [["model", "layers", *(f"{epochs} epoch{'s' * (epochs > 1)}" for epochs in found)]]
-    for scheme, size in sorted(found[4], key=place):
-        seeds = [
-            [each["validation"]["perplexity"] for each in models.get((scheme, size), ())] for models in found.values()
-        ]
-        cells = (f"{statistics.mean(each):.2f} ({len(each)})" if each else "" for each in seeds)
-        rows.append([NAMES[scheme], size, *cells])
+    """Losses of language models beside that of two residual layers, after several epochs."""
+    records = {1: LANGUAGE} | {epochs: f"epochs{epochs}_{LANGUAGE}" for epochs in (2, 4, 8)}
+    losses = {epochs: losses_of(by_model(runs_of(record)), "validation") for epochs, record in records.items()}
+    residual, rows = ("residual", "2"), [["model", "layers", *(f"{n} epoch{'s' * (n > 1)}" for n in records)]]
+    for model in sorted(set(losses[4]) - {residual}, key=place):
+        cells = (
+            with_interval(difference(each, model, residual), 3) if model in each else "" for each in losses.values()
+        )
+        rows.append([NAMES[model[0]], model[1], *cells])
     return rows
 
 
@@ -263,16 +224,12 @@ def tables() -> dict[tuple[str, str], Rows]:
     phi = [setting.phi() for setting in SETTINGS]
     made = {(MAIN, "phi with its 95% interval"): table_of_settings(phi)}
     for setting, schemes in zip(SETTINGS, phi):
-        made[setting.page, f"phi {setting.heading}"] = table_of_phi(schemes)
-        if setting.residual == "residual":
-            made[setting.page, f"Means {setting.heading}"] = table_of_means(runs_of(setting.record))
+        made[setting.page, setting.heading] = table(runs_of(setting.record), schemes)
         if setting.rates:
-            made[setting.page, f"Rates {setting.heading}"] = table_of_rates(setting.rates)
-    made[MAIN, "Language models with a dropout of 0.1"] = table_of_means(runs_of(f"dropout_{LANGUAGE}"))
-    made[MAIN, "Means after eight epochs with a dropout of 0.1"] = table_of_means(
-        runs_of(f"dropout_epochs8_{LANGUAGE}")
-    )
-    made[MAIN, "Perplexity of longer trainings"] = table_of_epochs()
+            made[setting.page, f"Rates of {setting.heading[0].lower()}{setting.heading[1:]}"] = table_of_rates(
+                setting.rates
+            )
+    made[MAIN, "Longer trainings"] = table_of_epochs()
     made[MAIN, "On captions"] = table_of_captions()
     # Steps of both stacks, beside the residual model.
     parts = {"residual": MULTI30K, "euler2": f"both_{MULTI30K}"}
@@ -283,7 +240,7 @@ def tables() -> dict[tuple[str, str], Rows]:
         for name, run in runs_of(record).items()
         if name.startswith("residual_2_")
     }
-    made[SMALL, "## Both stacks"] = table_of_means(both)
+    made[SMALL, "## Both stacks"] = table(both)
     return made
 
 
@@ -301,8 +258,7 @@ def with_table(text: str, heading: str, rows: Sequence[Sequence[str]]) -> str:
         raise ValueError(f"There is no table below a line that begins with '{heading}'.")
     start = is_row.index(True)
     end = is_row.index(False, start)
-    table = [f"| {' | '.join(row)} |" for row in (rows[0], ["---"] * len(rows[0]), *rows[1:])]
-    return before + "\n".join([*lines[:start], *table, *lines[end:]])
+    return before + "\n".join([*lines[:start], markdown(rows), *lines[end:]])
 
 
 def main(folder: Path = DOCS) -> None:

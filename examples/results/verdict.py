@@ -14,10 +14,9 @@ times and reaches the loss L is worth a residual model of N_eq parameters, `L(N_
 is 0 if the further evaluations are worth nothing, and 1 if each is worth as much as layers of its own. Intervals come
 from a bootstrap of the losses of all models, fitted anew each time. Runs are named SCHEME_SIZE_SEED.
 
-Beside phi are differences of loss from the residual fit: at equal parameters, at equal arithmetic (the residual model
-with r times the parameters in its stack) and, with `--seconds`, at equal seconds of training on one machine.
-
-`--residual residual_step2` compares with the residual models of that name, for example those with longer steps.
+Beside phi are differences of loss, in nats: from the residual model of as many layers, on the validation and the test
+set; and from the fitted curve at equal arithmetic (r times the parameters in the stack) and, with `--seconds`, at
+equal seconds of training on one machine.
 """
 
 import json
@@ -29,6 +28,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from scipy import stats
 
 
 # The schemes of the queue, by the names of its runs.
@@ -48,7 +48,8 @@ NAMES = {
     "pcformer": "PCformer",
     "iiet": "IIET",
 }
-RESIDUAL = "residual"
+# Of the test set: title and digits.
+SCORES = {"bits_per_byte": ("bits per byte", 4), "bleu": ("BLEU", 2), "chrf": ("chrF", 2)}
 ALPHAS = np.geomspace(0.02, 2, 400)
 SAMPLES = 1000
 
@@ -147,40 +148,31 @@ def mean(points: Sequence[Point]) -> Point:
     return points[0]._replace(loss=float(np.mean([point.loss for point in points])))
 
 
-def compare(
-    points: Sequence[Point], residual: str = RESIDUAL
-) -> tuple[Curve, dict[tuple[str, str], dict[str, float]]]:
+def compare(points: Sequence[Point]) -> tuple[Curve, dict[tuple[str, str], dict[str, float]]]:
     """The fit of the residual models' losses over their parameters; and phi and differences of loss, from this fit, of
     each other scheme and size with further evaluations."""
     models = {key: mean(group) for key, group in grouped(points).items()}
-    fitted = [point for point in models.values() if point.scheme == residual]
+    fitted = [point for point in models.values() if point.scheme == "residual"]
     losses = [point.loss for point in fitted]
     of_size = fit([point.parameters for point in fitted], losses)
     times = [point.seconds for point in fitted]
     of_time = None if None in times else fit(times, losses)
     found = {}
     for key, point in models.items():
-        if point.scheme == residual or point.evaluations == 1:
+        if point.scheme == "residual" or point.evaluations == 1:
             continue
         worth = of_size.inverse(point.loss) / point.parameters
         found[key] = {
             "phi": math.log(worth) / math.log(point.evaluations),
             "equivalent_size": worth,
-            "at_equal_parameters": point.loss - of_size.at(point.parameters),
             "at_equal_arithmetic": point.loss - of_size.at(point.evaluations * point.parameters),
         }
         if of_time is not None:
             found[key]["at_equal_seconds"] = point.loss - of_time.at(point.seconds)
-    # A scheme's phi is the mean over its sizes.
-    for scheme in dict.fromkeys(scheme for scheme, _ in found):
-        own = [values for (name, _), values in found.items() if name == scheme]
-        found[scheme, "mean"] = {name: float(np.mean([values[name] for values in own])) for name in own[0]}
     return of_size, found
 
 
-def bootstrap(
-    points: Sequence[Point], samples: int = SAMPLES, seed: int = 0, residual: str = RESIDUAL
-) -> dict[tuple[str, str], list[float]]:
+def bootstrap(points: Sequence[Point], samples: int = SAMPLES, seed: int = 0) -> dict[tuple[str, str], list[float]]:
     """phi of samples of the models' mean losses, by scheme and size; samples without a falling curve are left out.
 
     Losses of all models vary with the seed by one standard deviation. It is estimated from all of them together, since
@@ -199,7 +191,7 @@ def bootstrap(
     for row in np.transpose(noise).tolist():
         sample = [point._replace(loss=point.loss + x) for (point, _), x in zip(models, row)]
         try:
-            _, found = compare(sample, residual)
+            _, found = compare(sample)
         except ValueError:
             continue
         for key, values in found.items():
@@ -211,7 +203,6 @@ def verdict(
     runs: Mapping[str, Mapping[str, Any]],
     samples: int = SAMPLES,
     seconds: Mapping[str, float] | None = None,
-    residual: str = RESIDUAL,
 ) -> dict[str, Any]:
     """The fit and, by scheme and size, what `compare` finds, with the interval of phi (95%) if any model has
     several seeds.
@@ -220,19 +211,18 @@ def verdict(
         runs: Records of `collect_runs.py` by name.
         samples: Of the bootstrap.
         seconds: Of an update, by SCHEME_SIZE; without them, there is no comparison at equal seconds.
-        residual: The scheme of the residual models.
 
     Raises:
         ValueError: there are no residual models of three sizes, or no other models, or no seconds of a model.
     """
     points = [point_of(name, run, seconds) for name, run in runs.items()]
-    curve, found = compare(points, residual)
+    curve, found = compare(points)
     if not found:
         raise ValueError(f"There are only residual models: {', '.join(runs)}.")
     schemes: dict[str, Any] = defaultdict(dict)
     for (scheme, size), values in found.items():
         schemes[scheme][size] = values
-    for (scheme, size), phis in bootstrap(points, samples, residual=residual).items():
+    for (scheme, size), phis in bootstrap(points, samples).items():
         interval = np.percentile(phis, [2.5, 97.5], method="inverted_cdf").tolist()
         schemes[scheme][size]["interval"] = interval
     return {
@@ -243,31 +233,89 @@ def verdict(
     }
 
 
-def rounded(number: float) -> str:
-    return f"{round(number, 2) + 0.0:.2f}" if math.isfinite(number) else "∞"  # no "-0.00"
+def place(model: tuple[str, str]) -> tuple[int, str, int, str]:
+    """Where a model is in a table, by its scheme and size."""
+    (scheme, size), known = model, list(NAMES)
+    return known.index(scheme) if scheme in known else len(known), scheme, len(size), size
 
 
-def phi_and_interval(found: Mapping[str, Any]) -> tuple[str, str]:
-    return rounded(found["phi"]), " to ".join(map(rounded, found.get("interval", ())))
+def by_model(runs: Mapping[str, Any]) -> dict[tuple[str, str], list[dict[str, Any]]]:
+    """The metrics of the seeds of each model, by scheme and size, in the order of a table."""
+    models = defaultdict(list)
+    for name in sorted(runs):
+        scheme, size, _ = name.rsplit("_", 2)
+        models[scheme, size].append(runs[name]["metrics"])
+    return {model: models[model] for model in sorted(models, key=place)}
 
 
-def table(result: Mapping[str, Any]) -> str:
-    """The result as a table of Markdown."""
-    titles = ["", "size", "phi", "95%", "worth a stack times", "loss at equal parameters", "arithmetic", "seconds"]
-    rows = [titles, ["---"] * len(titles)]
-    for scheme, sizes in result["schemes"].items():
-        for size, values in sizes.items():
-            numbers = [values.get(f"at_equal_{name}") for name in ("parameters", "arithmetic", "seconds")]
-            row = [scheme, size, *phi_and_interval(values), rounded(values["equivalent_size"])]
-            rows.append([*row, *("" if number is None else f"{number:+.4f}" for number in numbers)])
-    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+def losses_of(
+    models: Mapping[tuple[str, str], Sequence[Mapping[str, Any]]], split: str
+) -> dict[tuple[str, str], list[float]]:
+    """Of the seeds of each model in `by_model`, in nats."""
+    return {model: [math.log(each[split]["perplexity"]) for each in seeds] for model, seeds in models.items()}
+
+
+def difference(
+    losses: Mapping[tuple[str, str], Sequence[float]], model: tuple[str, str], other: tuple[str, str]
+) -> tuple[float, ...]:
+    """The mean loss of a model less that of another; if any model has several seeds, followed by the ends of its
+    interval (95%): of Student's t, with one standard deviation for all models."""
+    value = float(np.mean(losses[model]) - np.mean(losses[other]))
+    freedom = sum(len(seeds) - 1 for seeds in losses.values())
+    if not freedom:
+        return (value,)
+    squares = sum(np.square(np.asarray(seeds) - np.mean(seeds)).sum() for seeds in losses.values())
+    error = math.sqrt(squares / freedom * (1 / len(losses[model]) + 1 / len(losses[other])))
+    half = float(stats.t.ppf(0.975, freedom)) * error
+    return value, value - half, value + half
+
+
+def with_interval(found: Sequence[float], digits: int) -> str:
+    """A number, followed by the ends of its interval, if it has one."""
+    value, *ends = (f"{x:.{digits}f}" if math.isfinite(x) else "∞" for x in found)
+    return f"{value} ({' to '.join(ends)})" if ends else value
+
+
+def phi_of(found: Mapping[str, Any]) -> str:
+    """With its interval."""
+    return with_interval([found["phi"], *found.get("interval", ())], 2)
+
+
+def table(runs: Mapping[str, Any], schemes: Mapping[str, Mapping[str, Any]] | None = None) -> list[list[str]]:
+    """The models of a record, below the titles of the columns.
+
+    Args:
+        runs: Records of `collect_runs.py` by name.
+        schemes: What `verdict` finds of them; without it, there is no phi.
+    """
+    models = by_model(runs)
+    losses = [losses_of(models, split) for split in ("validation", "test")]
+    scores = {key: each for key, each in SCORES.items() if key in next(iter(models.values()))[0]["test"]}
+    found = {(scheme, size): each for scheme, sizes in (schemes or {}).items() for size, each in sizes.items()}
+    of_phi = [name for name in next(iter(found.values()), ()) if name == "phi" or name.startswith("at_equal")]
+    rows = [["model", "layers", "seeds", "perplexity", "loss beside residual", "on the test set"]]
+    rows[0] += [f"loss {name.replace('_', ' ')}".replace("loss phi", "phi") for name in of_phi]
+    rows[0] += [f"test {title}" for title, _ in scores.values()]
+    for (scheme, size), seeds in models.items():
+        perplexity = np.mean([each["validation"]["perplexity"] for each in seeds])
+        row = [NAMES.get(scheme, scheme), size, str(len(seeds)), f"{perplexity:.2f}"]
+        residual, values = ("residual", size), found.get((scheme, size))
+        is_compared = scheme != "residual" and residual in models
+        row += [with_interval(difference(x, (scheme, size), residual), 3) if is_compared else "" for x in losses]
+        row += ["" if not values else phi_of(values) if name == "phi" else f"{values[name]:.3f}" for name in of_phi]
+        row += [f"{np.mean([each['test'][key] for each in seeds]):.{digits}f}" for key, (_, digits) in scores.items()]
+        rows.append(row)
+    return rows
+
+
+def markdown(rows: Sequence[Sequence[str]]) -> str:
+    return "\n".join(f"| {' | '.join(row)} |" for row in (rows[0], ["---"] * len(rows[0]), *rows[1:]))
 
 
 def main(argv: list[str] | None = None) -> None:
     """Runs the script with the given arguments (default: the command line's)."""
     parser = ArgumentParser(description=__doc__.splitlines()[0], formatter_class=ArgumentDefaultsHelpFormatter)
     parser.add_argument("record", type=Path, help="record of the queue, as collect_runs.py writes it")
-    parser.add_argument("--residual", default=RESIDUAL, help="the scheme whose models of several sizes are fitted")
     parser.add_argument(
         "--seconds",
         type=Path,
@@ -277,10 +325,10 @@ def main(argv: list[str] | None = None) -> None:
     try:
         files = [json.loads(path.read_text(encoding="utf-8")) for path in (args.record, args.seconds) if path]
         seconds = files[1].get("seconds_per_update", {}) if args.seconds else None
-        result = verdict(files[0], seconds=seconds, residual=args.residual)
+        result = verdict(files[0], seconds=seconds)
     except (OSError, ValueError) as error:
         parser.error(str(error))
-    print(table(result))
+    print(markdown(table(files[0], result["schemes"])))
 
 
 if __name__ == "__main__":
