@@ -46,7 +46,7 @@ class Setting(NamedTuple):
         page, heading: Where its tables are: below "HEADING" and, if it has rates, "Rates of HEADING".
         record: Of the queue, without "verdict_".
         summary: Its first cells in the table of all settings: data, dropout, rate; none if it has no row there,
-            and too few residual models for phi.
+            and residual models of too few sizes for phi, or whose loss does not fall with their size.
         size: The number of layers in that table.
         rates: The records of `table_of_rates`.
         seconds: A file of `verdict_seconds.py`.
@@ -93,7 +93,6 @@ SETTINGS = [
         page=MAIN,
         heading="Models of an eighth of the text",
         record=f"eighth_{LANGUAGE}",
-        summary=("language models, an eighth of the text eight times", "none", "0.006"),
         rates={"": f"rates_eighth_{LANGUAGE}", "0.006": f"eighth_{LANGUAGE}"},
     ),
     Setting(
@@ -101,6 +100,7 @@ SETTINGS = [
         heading="Models of an eighth of the text with a dropout of 0.1",
         record=f"eighth_dropout_{LANGUAGE}",
         summary=("language models, an eighth of the text eight times", "0.1 everywhere", "0.006"),
+        rates={"": f"rates_eighth_dropout_{LANGUAGE}", "0.006": f"eighth_dropout_{LANGUAGE}"},
     ),
     Setting(MAIN, "Models with a dropout of 0.1", f"dropout_{LANGUAGE}"),
     Setting(MAIN, "Models after eight epochs with a dropout of 0.1", f"dropout_epochs8_{LANGUAGE}"),

@@ -313,12 +313,11 @@ def verdict(path: Path) -> None:
     """Validation loss over the parameters of the layers, of several language models and of encoders on Tatoeba and
     Multi30k: the means of the residual models with their fit, and the schemes, each with a line to the residual
     model that reaches the same loss."""
-    chart, axes = figure(8.4, 17.5, nrows=5, ncols=2)
+    chart, axes = figure(11.5, 10.5, nrows=3, ncols=3)
     titles = {
         "tatoeba_sentences": "language models, width 128",
         "epochs4_tatoeba_sentences": "language models, four epochs",
         "epochs8_tatoeba_sentences": "language models, eight epochs",
-        "eighth_tatoeba_sentences": "an eighth of the text eight times",
         "eighth_dropout_tatoeba_sentences": "an eighth eight times, with dropout",
         "wide_tatoeba_sentences": "language models, width 256",
         "llama_tatoeba_sentences": "Llama decoders",

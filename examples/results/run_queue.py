@@ -152,7 +152,7 @@ WIDE_SENTENCES |= {
     for n in (2, 4)
     for name in ("rk2", "euler2", "looped", "residual_step2", "rk4")
 }
-# Their trainings: models, arguments, and which models are tried at which rates beside the best one.
+# Their trainings: models, arguments, and which models are tried at which other rates.
 SENTENCE_RATE, SENTENCE_RATES = "0.006", ("0.003", "0.012", "0.024")
 FOR_LONGER = {
     name: SENTENCES[name] for name in ("residual_2", "rk2_2", "euler2_2", "looped_2", "residual_1", "residual_4")

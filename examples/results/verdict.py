@@ -272,7 +272,9 @@ def difference(
 
 def with_interval(found: Sequence[float], digits: int) -> str:
     """A number, followed by the ends of its interval, if it has one."""
-    value, *ends = (f"{x:.{digits}f}" if math.isfinite(x) else "∞" for x in found)
+    number, *ends = found
+    number = round(number, digits) + 0.0  # no "-0.00"; of an end, the sign says on which side of 0 it is
+    value, *ends = (f"{x:.{digits}f}".replace("inf", "∞") for x in (number, *ends))
     return f"{value} ({' to '.join(ends)})" if ends else value
 
 
@@ -289,11 +291,12 @@ def table(runs: Mapping[str, Any], schemes: Mapping[str, Mapping[str, Any]] | No
         schemes: What `verdict` finds of them; without it, there is no phi.
     """
     models = by_model(runs)
-    losses = [losses_of(models, split) for split in ("validation", "test")]
-    scores = {key: each for key, each in SCORES.items() if key in next(iter(models.values()))[0]["test"]}
+    metrics = next(iter(models.values()))[0]
+    losses = [losses_of(models, split) for split in ("validation", "test") if split in metrics]
+    scores = {key: each for key, each in SCORES.items() if key in metrics.get("test", ())}
     found = {(scheme, size): each for scheme, sizes in (schemes or {}).items() for size, each in sizes.items()}
     of_phi = [name for name in next(iter(found.values()), ()) if name == "phi" or name.startswith("at_equal")]
-    rows = [["model", "layers", "seeds", "perplexity", "loss beside residual", "on the test set"]]
+    rows = [["model", "layers", "seeds", "perplexity", *("loss beside residual", "on the test set")[: len(losses)]]]
     rows[0] += [f"loss {name.replace('_', ' ')}".replace("loss phi", "phi") for name in of_phi]
     rows[0] += [f"test {title}" for title, _ in scores.values()]
     for (scheme, size), seeds in models.items():
