@@ -23,7 +23,8 @@ import json
 import math
 from argparse import ArgumentDefaultsHelpFormatter, ArgumentParser
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -290,25 +291,38 @@ def table(runs: Mapping[str, Any], schemes: Mapping[str, Mapping[str, Any]] | No
         runs: Records of `collect_runs.py` by name.
         schemes: What `verdict` finds of them; without it, there is no phi.
     """
-    models = by_model(runs)
-    metrics = next(iter(models.values()))[0]
-    losses = [losses_of(models, split) for split in ("validation", "test") if split in metrics]
-    scores = {key: each for key, each in SCORES.items() if key in metrics.get("test", ())}
+    models, metrics = by_model(runs), next(iter(runs.values()))["metrics"]
     found = {(scheme, size): each for scheme, sizes in (schemes or {}).items() for size, each in sizes.items()}
-    of_phi = [name for name in next(iter(found.values()), ()) if name == "phi" or name.startswith("at_equal")]
-    rows = [["model", "layers", "seeds", "perplexity", *("loss beside residual", "on the test set")[: len(losses)]]]
-    rows[0] += [f"loss {name.replace('_', ' ')}".replace("loss phi", "phi") for name in of_phi]
-    rows[0] += [f"test {title}" for title, _ in scores.values()]
-    for (scheme, size), seeds in models.items():
-        perplexity = np.mean([each["validation"]["perplexity"] for each in seeds])
-        row = [NAMES.get(scheme, scheme), size, str(len(seeds)), f"{perplexity:.2f}"]
-        residual, values = ("residual", size), found.get((scheme, size))
-        is_compared = scheme != "residual" and residual in models
-        row += [with_interval(difference(x, (scheme, size), residual), 3) if is_compared else "" for x in losses]
-        row += ["" if not values else phi_of(values) if name == "phi" else f"{values[name]:.3f}" for name in of_phi]
-        row += [f"{np.mean([each['test'][key] for each in seeds]):.{digits}f}" for key, (_, digits) in scores.items()]
-        rows.append(row)
-    return rows
+
+    def mean_of(split: str, metric: str, digits: int, model: tuple[str, str]) -> str:
+        return f"{np.mean([each[split][metric] for each in models[model]]):.{digits}f}"
+
+    def beside(losses: Mapping[tuple[str, str], Sequence[float]], model: tuple[str, str]) -> str:
+        scheme, size = model
+        is_compared = scheme != "residual" and ("residual", size) in losses
+        return with_interval(difference(losses, model, ("residual", size)), 3) if is_compared else ""
+
+    def at_equal(name: str, model: tuple[str, str]) -> str:
+        return f"{found[model][name]:.3f}" if model in found else ""
+
+    columns: dict[str, Callable[[tuple[str, str]], str]] = {
+        "model": lambda model: NAMES.get(model[0], model[0]),
+        "layers": lambda model: model[1],
+        "seeds": lambda model: str(len(models[model])),
+        "perplexity": partial(mean_of, "validation", "perplexity", 2),
+    }
+    for split, title in (("validation", "loss beside residual"), ("test", "on the test set")):
+        if split in metrics:
+            columns[title] = partial(beside, losses_of(models, split))
+    if found:
+        columns["phi"] = lambda model: phi_of(found[model]) if model in found else ""
+    for name in next(iter(found.values()), ()):
+        if name.startswith("at_equal"):
+            columns[f"loss {name.replace('_', ' ')}"] = partial(at_equal, name)
+    for metric, (title, digits) in SCORES.items():
+        if metric in metrics.get("test", ()):
+            columns[f"test {title}"] = partial(mean_of, "test", metric, digits)
+    return [list(columns), *([cell(model) for cell in columns.values()] for model in models)]
 
 
 def markdown(rows: Sequence[Sequence[str]]) -> str:
