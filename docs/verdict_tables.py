@@ -88,6 +88,7 @@ SETTINGS = [
         heading="Models after eight epochs",
         record=f"epochs8_{LANGUAGE}",
         summary=("language models, eight epochs", "none", "0.006"),
+        rates={"": f"rates_epochs8_{LANGUAGE}", "0.006": f"epochs8_{LANGUAGE}"},
     ),
     Setting(
         page=MAIN,

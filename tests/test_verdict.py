@@ -228,7 +228,7 @@ ESTABLISHED = {
     "wide_tatoeba_sentences": (NONE, NONE),
     "llama_tatoeba_sentences": (NONE, NONE),
     "tatoeba_en_de_small_fast": (NONE, (["rk2_3", "rk4_3"], [])),
-    "plain_no_dropout_0.012_multi30k_en_de_fast": (([], ["euler2_2"]), NONE),
+    "plain_no_dropout_0.012_multi30k_en_de_fast": (NONE, NONE),
     "plain_no_dropout_multi30k_en_de_fast": (
         (["residual_step2_2", "euler2_2", "rk2_step2_2"], []),
         (["euler2_2", "rk2_step2_2"], []),
@@ -299,17 +299,22 @@ def test_the_page_says_in_words_what_the_records_say(module, tables):
     for record, dry in ((f"dropout_{LANGUAGE}", LANGUAGE), (f"dropout_{epochs8}", epochs8)):
         assert min(map(min, losses(tables, record).values())) > mean_loss(tables, dry, "residual_2")
     # "After four epochs 0.006 is as good as 0.012", and 0.012 is as good as 0.006 after one.
-    for setting in tables.SETTINGS[:2]:
-        rates = best_rates(tables, setting.record, by_rate=True)["residual, 2 layers"]
-        assert abs(rates["0.006"] - rates["0.012"]) < 0.003
+    # So it is after eight, where RK2 leads at both.
+    for record in (LANGUAGE, f"epochs4_{LANGUAGE}", epochs8):
+        rates = best_rates(tables, record, by_rate=True)
+        assert abs(rates["residual, 2 layers"]["0.006"] - rates["residual, 2 layers"]["0.012"]) < 0.003
+    for rate in ("0.006", "0.012"):
+        assert rates["RK2, 2 layers"][rate] < rates["residual, 2 layers"][rate] - 0.015
     # At the best rate of each, with an eighth of the text.
     dry, damp = (best_rates(tables, record) for record in (eighth, f"eighth_dropout_{LANGUAGE}"))
-    two, four, euler2, rk2 = (
-        f"{model} layers" for model in ("residual, 2", "residual, 4", "Euler twice, 2", "RK2, 2")
+    two, four, twice, euler2, rk2 = (
+        f"{model} layers"
+        for model in ("residual, 2", "residual, 4", "residual, twice at one state, 2", "Euler twice, 2", "RK2, 2")
     )
     assert [dry[name][0] for name in (two, four, euler2, rk2)] == ["0.024", "0.024", "0.024", "0.012"]
     assert dry[four][1] < dry[euler2][1] < dry[two][1] - 0.01 and abs(dry[rk2][1] - dry[two][1]) < 0.002
-    assert damp[four][1] < damp[euler2][1] < damp[two][1] - 0.02 and damp[two][1] < dry[two][1]
+    assert damp[four][1] < damp[twice][1] < damp[euler2][1] < damp[two][1] - 0.02 and damp[two][1] < dry[two][1]
+    assert damp[euler2][1] - damp[twice][1] < 0.01 and abs(damp[rk2][1] - damp[two][1]) < 0.006
     assert damp[four][1] < dry[four][1] - 0.03
     for scheme in ("rk2_2", "euler2_2"):
         assert mean_loss(tables, eighth, scheme) < mean_loss(tables, eighth, "residual_4") - 0.03
@@ -364,13 +369,20 @@ def test_the_pages_say_of_small_encoders_what_the_records_say(tables):
         for name, each in models.items()
     }
     perplexities = {name: [math.exp(x) for x in each] for name, each in plain.items()}
+
+    def spread(seeds):
+        assert len(seeds) == 5
+        return math.exp(min(seeds)), math.exp(max(seeds))
+
     residual, twice, rk2 = (perplexities[f"{name}_2"] for name in ("residual", "residual_twice", "rk2"))
     shares = [f"{(a - b) / (a - c):.0%}" for a, b, c in zip(residual, twice, rk2)]
     share = (statistics.mean(residual) - statistics.mean(twice)) / (statistics.mean(residual) - statistics.mean(rk2))
     trials = tables.runs_of(f"rates_{recipe}")
     low, high = (trials[f"residual_2_{rate}"]["metrics"]["validation"]["perplexity"] for rate in ("0.003", "0.012"))
     for says in (
-        f"Eight residual layers are only {mean[3, 'residual_2'] - mean[3, 'residual_8']:.3f} nats better than two",
+        f"eight residual layers are only {mean[3, 'residual_2'] - mean[3, 'residual_8']:.3f} nats better than two",
+        "five of two layers have perplexities from {:.2f} to {:.2f}".format(*spread(best["residual_2"])),
+        "and five of RK2 from {:.2f} to {:.2f}".format(*spread(best["rk2_2"])),
         "the encoder has {:.0%} of RK2's gain ({} and {} with the two seeds)".format(share, *shares),
         f"its perplexity is {low:.2f}, {math.exp(history['residual_2'][0]):.2f} and {high:.2f} at 0.003, 0.006 and "
         "0.012.",
@@ -384,7 +396,9 @@ def test_the_pages_say_of_small_encoders_what_the_records_say(tables):
         of = {scheme: rates[f"{scheme}, 2 layers"][rate] for scheme in ("RK2", "residual", "Euler twice")}
         assert sorted(of, key=of.get).index("Euler twice") == position
     assert min((name for name in dry if name.endswith("_2")), key=lambda name: mean[2, name]) == "euler2_2"
-    assert mean[3, "residual_2"] - mean[3, "residual_step2_2"] < 0.002  # "hardly at 0.012"
+    assert (
+        0 < rates["residual, 2 layers"]["0.012"] - rates["residual, step of 2, 2 layers"]["0.012"] < 0.003
+    )  # "hardly"
     assert abs(mean[1, "rk2_2"] - mean[1, "residual_8"]) < 0.01  # "as good as eight residual ones"
     # A history, dropout and half the rate each cost more than any scheme of two layers gains.
     costs = [mean[part, "residual_2"] - mean[part + 1, "residual_2"] for part in range(3)]
