@@ -227,7 +227,7 @@ ESTABLISHED = {
     "dropout_epochs8_tatoeba_sentences": (NONE, NONE),
     "wide_tatoeba_sentences": (NONE, NONE),
     "llama_tatoeba_sentences": (NONE, NONE),
-    "tatoeba_en_de_small_fast": (NONE, (["rk2_3", "rk4_3"], [])),
+    "tatoeba_en_de_small_fast": (NONE, (["rk2_3", "midpoint_3", "rk4_3"], [])),
     "plain_no_dropout_0.012_multi30k_en_de_fast": (NONE, NONE),
     "plain_no_dropout_multi30k_en_de_fast": (
         (["residual_step2_2", "euler2_2", "rk2_step2_2"], []),

@@ -224,8 +224,8 @@ SMALL_ELSEWHERE = {
         *("--muon_learning_rate", "0.012"),
     ),
 }
-# Where three seeds leave open whether RK2 leads at the best rate.
-UNDECIDED, FIVE_SEEDS = "verdict_plain_no_dropout_0.012", (*SEEDS, 4, 5)
+# Of the parts in which three seeds leave open whether RK2 leads at the best rate.
+MORE_SEEDS = {"verdict_plain_no_dropout_0.012": (*SEEDS, 4, 5)}
 SMALL_RATES = {
     "verdict_rates": ({}, ("residual",), ("0.003", "0.012")),
     "verdict_rates_plain_no_dropout": (NO_HISTORY | NO_DROPOUT, ("residual", "rk2", "euler2"), ("0.003", "0.024")),
@@ -380,7 +380,7 @@ def verdict_runs() -> list[Run]:
     runs += [
         small_run(part, recipe, f"{name}_{seed}", seed, fields | SMALL_ENCODERS[name], *more)
         for part, (fields, names, *more) in parts.items()
-        for seed in (FIVE_SEEDS if part == UNDECIDED else SEEDS)
+        for seed in MORE_SEEDS.get(part, SEEDS)
         for name in names
     ]
     recipe = "tatoeba_en_de_small_fast"
